@@ -1,0 +1,38 @@
+"""Headscope: look into multi-head attention, head by head, and switch heads off.
+
+Layers, heads and positions count from 0 everywhere.
+"""
+
+from mha_core.attention import AttentionOutput, attend
+from mha_core.catalogue import ModelError, list_models
+from mha_core.interventions import (
+    AttentionKnockout,
+    HeadAblation,
+    HeadRef,
+    InterventionError,
+    Interventions,
+)
+from mha_core.layer import MultiHeadAttention
+from mha_core.loading import load_model
+from mha_core.model import Model
+from mha_core.tokens import InputError, Tokens
+from mha_core.trace import Site, Trace
+
+__all__ = [
+    "AttentionKnockout",
+    "AttentionOutput",
+    "HeadAblation",
+    "HeadRef",
+    "InputError",
+    "InterventionError",
+    "Interventions",
+    "Model",
+    "ModelError",
+    "MultiHeadAttention",
+    "Site",
+    "Tokens",
+    "Trace",
+    "attend",
+    "list_models",
+    "load_model",
+]

@@ -1,0 +1,352 @@
+"""The one attention function: `softmax(Q K^T * scale + bias + mask) V`, per head.
+
+Every attention weight in Headscope is computed here: by the project's own layer, inside pretrained
+models, on the lesson page, and again when a map is looked at. Nothing else multiplies a query by a key.
+
+Axes are always in the order `batch, head, query, key, d_head`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+NEG_INF = float("-inf")
+
+
+@dataclass(frozen=True, eq=False)
+class Edit:
+    """Where attention is changed: some heads, in some rows of the batch, at some query positions.
+
+    heads: [n] query-head numbers.
+    rows: [n] batch rows paired with `heads` (head `heads[i]` of row `rows[i]`); None: these heads in every row.
+    positions: [p] query positions; None: every position.
+    """
+
+    heads: Tensor
+    rows: Tensor | None = None
+    positions: Tensor | None = None
+
+    def index(self, n_rows: int, n_queries: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Index tensors for the axes (batch, head, query) that broadcast against each other."""
+        device = self.heads.device
+        positions = torch.arange(n_queries, device=device) if self.positions is None else self.positions
+        if self.rows is None:
+            rows = torch.arange(n_rows, device=device)
+            return rows[:, None, None], self.heads[None, :, None], positions[None, None, :]
+        return self.rows[:, None], self.heads[:, None], positions[None, :]
+
+
+@dataclass(frozen=True, eq=False)
+class ScaleOutput(Edit):
+    """Multiply the head's output z by `factor`. Zero ablation is `factor=0`."""
+
+    factor: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class ReplaceOutput(Edit):
+    """Put `value` in the place of the head's output z.
+
+    value: broadcasts to [batch, n, p, d_head], or to [n, p, d_head] when `rows` is given.
+    """
+
+    value: Tensor | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class UniformWeights(Edit):
+    """Spread the head's weights evenly over all keys that the query may attend to."""
+
+
+@dataclass(frozen=True, eq=False)
+class BlockKeys(Edit):
+    """The queries at `positions` may not attend to `keys` ([k] key positions); the other weights renormalise."""
+
+    keys: Tensor | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionOutput:
+    """What one attention leaves behind.
+
+    weights: [batch, head, query, key] after the softmax and any edit of the weights.
+    head_outputs: [batch, head, query, d_head], z, before the output projection, after any edit.
+    empty_rows: [batch, head, query] True where a query may attend to nothing (its weights and z are zero), or None
+        when there is no such row.
+    n_blocked: for each `BlockKeys` edit, in order, how many cells that were open it has closed.
+    """
+
+    weights: Tensor
+    head_outputs: Tensor
+    empty_rows: Tensor | None = None
+    n_blocked: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionInputs:
+    """The arguments of one `attend` call, kept so that it can be made again when a map is looked at."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    mask: Tensor | None = None
+    causal: bool = False
+    bias: Tensor | None = None
+    scale: float | None = None
+    softcap: float | None = None
+    sinks: Tensor | None = None
+    edits: tuple[Edit, ...] = ()
+
+    def attend(self) -> AttentionOutput:
+        """Run `attend` on these arguments."""
+        return attend(
+            self.query, self.key, self.value, mask=self.mask, causal=self.causal, bias=self.bias,
+            scale=self.scale, softcap=self.softcap, sinks=self.sinks, edits=self.edits,
+        )  # fmt: skip
+
+    def without_edits(self) -> AttentionInputs:
+        """The same arguments with no intervention in this call (upstream ones remain in Q, K and V)."""
+        return replace(self, edits=())
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tensors that belong to this call alone (masks and biases are shared by the layers)."""
+        return sum(t.numel() * t.element_size() for t in (self.query, self.key, self.value))
+
+
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    mask: Tensor | None = None,
+    causal: bool = False,
+    bias: Tensor | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+    edits: Sequence[Edit] | None = None,
+) -> AttentionOutput:
+    """Scaled dot-product attention of every head, with per-head weights and outputs.
+
+    Args:
+        query: [batch, head, query, d_head].
+        key: [batch, kv_head, key, d_head]. The number of query heads must be a multiple of `kv_head` (grouped-query
+            attention; 1 is multi-query attention): query heads `g*n ... g*n + n - 1` share key/value head `g`.
+        value: [batch, kv_head, key, d_value].
+        mask: broadcasts to [batch, head, query, key]. Boolean: True where the query **may** attend (as in torch's
+            `scaled_dot_product_attention`; `nn.MultiheadAttention` means the opposite). Floating: added to the
+            scaled scores.
+        causal: query i may attend to keys 0 ... i only. Needs as many queries as keys.
+        bias: added to the scaled scores before the mask (T5's relative positions, ALiBi); broadcasts like `mask`.
+        scale: factor on Q K^T; None means 1 / sqrt(d_head).
+        softcap: scores become `softcap * tanh(scores / softcap)` before bias and mask (Gemma 2).
+        sinks: [head] a learned score per head that takes part in the softmax and attends to nothing (GPT-OSS):
+            rows then sum to less than 1.
+        edits: interventions, applied to weights and head outputs before anything mixes the heads.
+
+    Returns:
+        `AttentionOutput`. Rows of weights sum to 1, except with sinks, and except rows that may attend to nothing:
+        those are zero and are reported in `empty_rows`. The softmax of half-precision inputs runs in float32.
+
+    Raises:
+        ValueError: shapes that do not fit, in words and numbers.
+
+    Source: Vaswani et al. 2017, "Attention Is All You Need", section 3.2.
+    """
+    _check_shapes(query, key, value)
+    edits = tuple(edits or ())
+    scores = attention_scores(query, key, mask=mask, causal=causal, bias=bias, scale=scale, softcap=softcap)
+    scores, n_blocked = _block_keys(scores, mask, causal, edits)
+    weights = _softmax(scores, sinks).to(query.dtype)
+    weights, empty_rows = _zero_empty_rows(weights, scores)
+    weights = _spread_weights(weights, mask, causal, edits)
+    value = _repeat_heads(value, query.shape[1])
+    head_outputs = weights @ value  # [batch, head, query, d_value]
+    return AttentionOutput(weights, _edit_outputs(head_outputs, edits), empty_rows, n_blocked)
+
+
+def attention_scores(
+    query: Tensor,
+    key: Tensor,
+    *,
+    mask: Tensor | None = None,
+    causal: bool = False,
+    bias: Tensor | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+) -> Tensor:
+    """The scores that go into the softmax, [batch, head, query, key]: Q K^T * scale, softcap, bias, mask.
+
+    Arguments are those of `attend`. Forbidden cells of a boolean or causal mask are minus infinity. The order of
+    operations is the libraries' (scale after the product, bias before mask), so that equal inputs give equal bits.
+    """
+    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    key = _repeat_heads(key, query.shape[1])
+    scores = query @ key.transpose(-2, -1)  # [batch, head, query, key]
+    # In place where autograd allows it: at 2,048 tokens each copy of the scores of 9 heads is 151 MB.
+    scores = scores.mul_(scale)
+    if softcap is not None:
+        scores = torch.tanh(scores / softcap) * softcap
+    for name, term in (("bias", bias), ("mask", mask)):
+        if term is not None:
+            _check_broadcast(name, _as_4d(name, term), scores)
+    if bias is not None:
+        scores = scores.add_(_as_4d("bias", bias))
+    if mask is not None and mask.dtype == torch.bool:
+        scores = scores.masked_fill_(~_as_4d("mask", mask), NEG_INF)
+    elif mask is not None:
+        scores = scores.add_(_as_4d("mask", mask))
+    if causal:
+        scores = scores.masked_fill_(~_causal_mask(scores), NEG_INF)
+    return scores
+
+
+def _check_shapes(query: Tensor, key: Tensor, value: Tensor) -> None:
+    for name, tensor in (("query", query), ("key", key), ("value", value)):
+        if tensor.ndim != 4:
+            raise ValueError(
+                f"{name} has shape {tuple(tensor.shape)}; attend takes four axes: batch, head, position, d_head."
+            )
+    if query.shape[-1] != key.shape[-1]:
+        raise ValueError(
+            f"query has d_head {query.shape[-1]} and key has d_head {key.shape[-1]}; they must be equal, "
+            "since each score is their dot product."
+        )
+    if key.shape[:3] != value.shape[:3]:
+        raise ValueError(
+            f"key is {tuple(key.shape)} and value is {tuple(value.shape)}; batch, heads and positions must be equal, "
+            "since each key brings one value."
+        )
+    if query.shape[0] != key.shape[0]:
+        raise ValueError(
+            f"query has batch {query.shape[0]} and key has batch {key.shape[0]}; they must be equal."
+        )
+    if key.shape[1] == 0 or query.shape[1] % key.shape[1]:
+        raise ValueError(
+            f"query has {query.shape[1]} heads and key has {key.shape[1]}; the query heads must be a multiple of the "
+            "key/value heads, since each key/value head serves an equal group of query heads."
+        )
+
+
+def _as_4d(name: str, term: Tensor) -> Tensor:
+    if term.ndim > 4:
+        raise ValueError(
+            f"{name} has shape {tuple(term.shape)}; it must broadcast to batch, head, query, key."
+        )
+    return term.reshape((1,) * (4 - term.ndim) + tuple(term.shape))
+
+
+def _check_broadcast(name: str, term: Tensor, scores: Tensor) -> None:
+    fits = all(size in (1, full) for size, full in zip(term.shape, scores.shape, strict=True))
+    if not fits:
+        raise ValueError(
+            f"{name} has shape {tuple(term.shape)}; it must broadcast to batch, head, query, key = "
+            f"{tuple(scores.shape)}."
+        )
+
+
+def _repeat_heads(tensor: Tensor, n_heads: int) -> Tensor:
+    """[batch, kv_head, position, d] -> [batch, head, position, d]: each key/value head once per query head."""
+    batch, n_kv_heads, length, d_head = tensor.shape
+    if n_kv_heads == n_heads:
+        return tensor
+    group = n_heads // n_kv_heads
+    expanded = tensor[:, :, None].expand(batch, n_kv_heads, group, length, d_head)
+    return expanded.reshape(batch, n_heads, length, d_head)
+
+
+def _causal_mask(scores: Tensor) -> Tensor:
+    """[query, key] True where key <= query."""
+    n_queries, n_keys = scores.shape[-2:]
+    if n_queries != n_keys:
+        raise ValueError(
+            f"causal=True was given with {n_queries} queries and {n_keys} keys; it needs as many queries as keys, "
+            "since otherwise it is unclear which key is the present. Pass a boolean mask instead."
+        )
+    return torch.ones(n_queries, n_keys, dtype=torch.bool, device=scores.device).tril()
+
+
+def _softmax(scores: Tensor, sinks: Tensor | None) -> Tensor:
+    dtype = torch.float32 if scores.dtype in (torch.float16, torch.bfloat16) else scores.dtype
+    if sinks is None:
+        return scores.softmax(dim=-1, dtype=dtype)
+    if sinks.numel() != scores.shape[1]:
+        raise ValueError(
+            f"sinks has {sinks.numel()} numbers and there are {scores.shape[1]} heads; one per head."
+        )
+    sink = sinks.reshape(1, -1, 1, 1).to(scores.dtype).expand(*scores.shape[:-1], 1)
+    return torch.cat([scores, sink], dim=-1).softmax(dim=-1, dtype=dtype)[..., :-1]
+
+
+def _zero_empty_rows(weights: Tensor, scores: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Rows whose scores are all minus infinity come out of the softmax as NaN: they attend to nothing."""
+    if weights.shape[-1] == 0 or not bool(weights[..., 0].isnan().any()):
+        return weights, None
+    empty = (scores == NEG_INF).all(dim=-1)  # NaN from NaN inputs stays NaN: that is somebody's bug to see
+    return weights.masked_fill(empty[..., None], 0.0), empty if bool(empty.any()) else None
+
+
+def _allowed(mask: Tensor | None, causal: bool, like: Tensor) -> Tensor:
+    """[batch|1, head|1, query, key] True where mask and causality let a query attend.
+
+    Additive masks of the libraries forbid with the lowest finite number instead of minus infinity.
+    """
+    allowed = torch.ones((), dtype=torch.bool, device=like.device).expand(1, 1, *like.shape[-2:])
+    if mask is not None:
+        mask = _as_4d("mask", mask)
+        allowed = allowed & (mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2)
+    if causal:
+        allowed = allowed & _causal_mask(like)
+    return allowed
+
+
+def _block_keys(
+    scores: Tensor, mask: Tensor | None, causal: bool, edits: tuple[Edit, ...]
+) -> tuple[Tensor, tuple[int, ...]]:
+    """Knock out keys: in the rows concerned, exactly "allowed and not blocked" stays open."""
+    blocks = [edit for edit in edits if isinstance(edit, BlockKeys) and edit.keys is not None]
+    if not blocks:
+        return scores, ()
+    allowed = _allowed(mask, causal, scores).expand_as(scores)
+    blocked = torch.zeros_like(allowed)
+    counts = []
+    for edit in blocks:
+        rows, heads, queries = edit.index(scores.shape[0], scores.shape[2])
+        cells = (rows[..., None], heads[..., None], queries[..., None], edit.keys)
+        blocked[cells] = True
+        counts.append(int(allowed[cells].sum()))
+    touched = blocked.any(dim=-1, keepdim=True)
+    # In touched rows the mask's own closed cells become minus infinity too. With the library's finite number the
+    # future would open once every allowed key is blocked.
+    closed = touched & (blocked | ~allowed)
+    return scores.masked_fill(closed, NEG_INF), tuple(counts)
+
+
+def _spread_weights(weights: Tensor, mask: Tensor | None, causal: bool, edits: tuple[Edit, ...]) -> Tensor:
+    spreads = [edit for edit in edits if isinstance(edit, UniformWeights)]
+    if not spreads:
+        return weights
+    allowed = _allowed(mask, causal, weights).expand_as(weights).to(weights.dtype)
+    uniform = allowed / allowed.sum(dim=-1, keepdim=True).clamp(min=1)
+    weights = weights.clone()  # autograd keeps the softmax's own output
+    for edit in spreads:
+        where = edit.index(weights.shape[0], weights.shape[2])
+        weights[where] = uniform[where]
+    return weights
+
+
+def _edit_outputs(head_outputs: Tensor, edits: tuple[Edit, ...]) -> Tensor:
+    """Scale or replace z. Edits apply in order, each on what the earlier ones left."""
+    for edit in edits:
+        where = edit.index(head_outputs.shape[0], head_outputs.shape[2])
+        if isinstance(edit, ScaleOutput):
+            # An assignment of zero, not a product: 0 * inf would be NaN.
+            head_outputs[where] = 0.0 if edit.factor == 0 else head_outputs[where] * edit.factor
+        elif isinstance(edit, ReplaceOutput) and edit.value is not None:
+            head_outputs[where] = edit.value.to(head_outputs.dtype).expand_as(head_outputs[where])
+    return head_outputs

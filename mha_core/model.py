@@ -1,0 +1,398 @@
+"""`Model.run` is the only way to run a model: text and a plan in, a `Trace` out. State lives in the call."""
+
+from __future__ import annotations
+
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.modeling_outputs import BaseModelOutput
+
+from mha_core.attention import AttentionInputs
+from mha_core.backend import Call, SlotKey, Slots, running
+from mha_core.corpus import corpus_sentences
+from mha_core.interventions import Intervention, Interventions
+from mha_core.resolve import Resolved, resolve
+from mha_core.tokens import InputError, Tokens, piece_surface, tokenize, tokens_from_ids
+from mha_core.trace import OutputProjection, Site, Trace
+
+Progress = Callable[[int, int], None]
+Plan = Interventions | Iterable[Intervention] | Intervention | None
+MAX_NEW_TOKENS = 64
+
+
+@dataclass(frozen=True)
+class ModelDetails:
+    """What is said of a model wherever its numbers are shown.
+
+    title: name for people. origin: where the weights are from. file: the weights' file. sha256: of that file.
+    n_parameters: all numbers that were trained (0: none). note: anything a reader must know.
+    """
+
+    title: str
+    origin: str
+    file: str = ""
+    sha256: str = ""
+    n_parameters: int = 0
+    family: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class RunInputs:
+    """One tokenized input. `source` is the encoder's text in an encoder-decoder, and `tokens` then the target."""
+
+    tokens: Tokens
+    source: Tokens | None = None
+
+    def lengths(self, sites: Iterable[str]) -> dict[str, tuple[int, int]]:
+        """Site name -> (queries, keys)."""
+        n = len(self.tokens)
+        n_source = len(self.source) if self.source else n
+        known = {"self": (n, n), "dec": (n, n), "enc": (n_source, n_source), "cross": (n, n_source)}
+        return {site: known[site] for site in sites}
+
+
+@dataclass
+class _Memo:
+    """Reference means, computed once per model. Pure results: every visitor gets the same."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    means: dict[str | tuple[str, ...], dict[SlotKey, Tensor]] = field(default_factory=dict)
+
+
+class Model(ABC):
+    """A model that can be run and read head by head.
+
+    name: what `load_model` takes. kind: "causal-lm", "masked-lm", "encoder" or "seq2seq".
+    sites: where it attends, `{"self": Site(...)}`; encoder-decoders have "enc", "dec" and "cross".
+    max_tokens: the most positions a run takes. takes_pairs: whether two texts can be given as a pair.
+    """
+
+    name: str
+    kind: str
+    sites: Mapping[str, Site]
+    max_tokens: int
+    takes_pairs: bool = False
+    details: ModelDetails
+
+    def __init__(self) -> None:
+        self._memo = _Memo()
+
+    @property
+    def n_layers(self) -> int:
+        return self._only_site().n_layers
+
+    @property
+    def n_heads(self) -> int:
+        return self._only_site().n_heads
+
+    @property
+    def n_kv_heads(self) -> int:
+        return self._only_site().n_kv_heads
+
+    @property
+    def d_head(self) -> int:
+        return self._only_site().d_head
+
+    def _only_site(self) -> Site:
+        if len(self.sites) > 1:
+            raise AttributeError(
+                f"{self.name} attends at {', '.join(self.sites)}, whose sizes may differ; ask model.sites[...]."
+            )
+        return next(iter(self.sites.values()))
+
+    @abstractmethod
+    def tokenize(self, text: str, text_pair: str | None = None) -> Tokens:
+        """Text (or a pair) as this model's tokens. Raises `InputError` when there is no text."""
+
+    @abstractmethod
+    def _prepare(self, text: str | Tokens, text_pair: str | None, target: str | Tokens | None) -> RunInputs: ...
+
+    @abstractmethod
+    def _forward(self, inputs: RunInputs, resolved: Resolved, progress: Progress | None, kernel: str) -> Trace: ...
+
+    @abstractmethod
+    def surface(self, token_id: int) -> str:
+        """One vocabulary entry as text, with its leading space."""
+
+    def run(
+        self,
+        text: str | Tokens,
+        interventions: Plan = None,
+        progress: Progress | None = None,
+        *,
+        text_pair: str | None = None,
+        target: str | Tokens | None = None,
+        kernel: str = "own",
+    ) -> Trace:
+        """Run the model once.
+
+        Args:
+            text: a sentence, or `Tokens` of this model; the source, in an encoder-decoder.
+            interventions: a plan, or interventions; None changes nothing.
+            progress: called with (attention calls done, in all) before each of them. What it raises ends the run.
+            text_pair: the second of two texts, where the model takes pairs.
+            target: the decoder's text in an encoder-decoder; None: what the unchanged model writes greedily.
+            kernel: "own" for our attention; "library" for the library's on the same model (no maps, no interventions).
+
+        Raises:
+            InputError: no text, or one that this model cannot take.
+            InterventionError: a plan this model and text cannot carry out, or that did not happen.
+        """
+        inputs = self._prepare(text, text_pair, target)
+        plan = interventions if isinstance(interventions, Interventions) else Interventions(interventions)
+        if kernel != "own" and plan:
+            raise ValueError("The library's attention cannot be intervened on; run the plan with our own.")
+        plan = plan.validated_for(self.sites, inputs.lengths(self.sites))
+        return self._forward(inputs, resolve(plan, _References(self, inputs)), progress, kernel)
+
+    def library_difference(self, trace: Trace) -> float:
+        """Largest difference between an unablated run's final hidden states and those of the library's own attention
+        on the same model and tokens."""
+        if trace.interventions:
+            raise ValueError("This run has interventions; only an unablated run can be compared with the library.")
+        library = self.run(trace.source_tokens or trace.tokens, target=trace.tokens, kernel="library")
+        return float((trace.hidden - library.hidden).abs().max())
+
+    def mean_outputs(self, reference: str | tuple[str, ...]) -> Mapping[SlotKey, Tensor]:
+        """Each head's mean output over all positions of reference sentences: slot -> [head, d_head].
+
+        reference: "corpus" for the packaged sentences, or a tuple of sentences. Computed once and kept.
+        """
+        with self._memo.lock:
+            if reference not in self._memo.means:
+                sentences = corpus_sentences() if reference == "corpus" else reference
+                while len(self._memo.means) >= 16:  # visitors may bring their own sentences: keep a bound
+                    self._memo.means.pop(next(iter(self._memo.means)))
+                self._memo.means[reference] = self._mean_outputs(tuple(sentences))
+            return self._memo.means[reference]
+
+    def _mean_outputs(self, sentences: tuple[str, ...]) -> dict[SlotKey, Tensor]:
+        """Sum over positions of every sentence, one run each."""
+        totals: dict[SlotKey, Tensor] = {}
+        counts: dict[SlotKey, int] = {}
+        for sentence in sentences:
+            trace = self.run(sentence)
+            for site, shape in self.sites.items():
+                for layer in range(shape.n_layers):
+                    z = trace.head_outputs(layer, site)  # [head, query, d_head]
+                    totals[site, layer] = totals.get((site, layer), 0) + z.sum(dim=1)
+                    counts[site, layer] = counts.get((site, layer), 0) + z.shape[1]
+        return {slot: total / counts[slot] for slot, total in totals.items()}
+
+
+@dataclass
+class _References:
+    """What resolving a plan may ask of the model for this input; the clean run is made at most once."""
+
+    model: Model
+    inputs: RunInputs
+    _clean: Trace | None = None
+
+    @property
+    def sites(self) -> Mapping[str, Site]:
+        return self.model.sites
+
+    def mean_outputs(self, reference: str | tuple[str, ...]) -> Mapping[SlotKey, Tensor]:
+        return self.model.mean_outputs(reference)
+
+    def clean_trace(self) -> Trace:
+        if self._clean is None:
+            self._clean = self.model._forward(self.inputs, resolve(Interventions(), self), None, "own")
+        return self._clean
+
+    def source_trace(self, text: str) -> Trace:
+        return self.model.run(text, target=self.inputs.tokens if self.inputs.source else None)
+
+
+class PretrainedModel(Model):
+    """A transformers model on our attention. Made by `load_model`.
+
+    hf: the transformers model, shared and never changed after loading. tokenizer: its tokenizer.
+    """
+
+    def __init__(
+        self, *, name: str, kind: str, hf: nn.Module, tokenizer: Any, slots: Slots, sites: Mapping[str, Site],
+        max_tokens: int, details: ModelDetails,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.name, self.kind, self.hf, self.tokenizer = name, kind, hf, tokenizer
+        self.slots, self.sites, self.max_tokens, self.details = slots, dict(sites), max_tokens, details
+        self.takes_pairs = kind in ("encoder", "masked-lm")
+        self._tokenizer_lock = threading.Lock()
+        self._modules = {slot: module for module, turns in slots.modules.items() for slot in turns}
+
+    def module_at(self, site: str, layer: int) -> nn.Module:
+        """The library's attention module of a layer."""
+        return self._modules[site, layer]
+
+    def output_projection(self, site: str, layer: int) -> nn.Module:
+        """The library's output projection (Linear or Conv1D) of a layer."""
+        return self.slots.projections[site, layer]
+
+    def projection_by_head(self, site: str, layer: int) -> OutputProjection:
+        """W_O of a layer by head, a view of the shared weights."""
+        module, shape = self.output_projection(site, layer), self.sites[site]
+        weight: Tensor = module.weight.detach()  # type: ignore[assignment,operator]
+        weight = weight.T if isinstance(module, nn.Linear) else weight  # Conv1D keeps [in, out]
+        bias = getattr(module, "bias", None)
+        by_head = weight.reshape(shape.n_heads, shape.d_head, -1)  # [head * d_head, d_model] -> by head
+        return OutputProjection(by_head, None if bias is None else bias.detach())
+
+    def tokenize(self, text: str, text_pair: str | None = None) -> Tokens:
+        if text_pair and text_pair.strip() and not self.takes_pairs:
+            raise InputError(f"{self.details.title} takes one text; leave the second sentence empty.")
+        return tokenize(self.tokenizer, text, text_pair, limit=self.max_tokens, lock=self._tokenizer_lock)
+
+    def surface(self, token_id: int) -> str:
+        with self._tokenizer_lock:
+            return piece_surface(self.tokenizer, token_id)
+
+    def token_id(self, surface: str) -> int:
+        """The one token that `surface` (" Mary") is.
+
+        Raises:
+            InputError: it is no single token of this model.
+        """
+        with self._tokenizer_lock:
+            ids = self.tokenizer(surface, add_special_tokens=False)["input_ids"]
+        if len(ids) != 1:
+            raise InputError(f"{surface!r} is {len(ids)} tokens for this model; give a word that is one token.")
+        return int(ids[0])
+
+    def _prepare(self, text: str | Tokens, text_pair: str | None, target: str | Tokens | None) -> RunInputs:
+        tokens = text if isinstance(text, Tokens) else self.tokenize(text, text_pair)
+        if self.kind != "seq2seq":
+            return RunInputs(tokens)
+        if isinstance(target, Tokens):
+            return RunInputs(target, tokens)
+        ids = self._greedy(tokens) if target is None else self._target_ids(target)
+        with self._tokenizer_lock:
+            return RunInputs(tokens_from_ids(self.tokenizer, ids, self.max_tokens), tokens)
+
+    def _forward(self, inputs: RunInputs, resolved: Resolved, progress: Progress | None, kernel: str) -> Trace:
+        started = time.perf_counter()
+        call = Call(self.slots, resolved.edits, record=kernel == "own", kernel=kernel)
+        call.on_attention = _counted(progress, sum(site.n_layers for site in self.sites.values()))
+        self._call(call, *_batch([inputs]))
+        applied = resolved.applied(call.applied, call.blocked)
+        assert call.hidden is not None
+        return Trace(
+            tokens=inputs.tokens, source_tokens=inputs.source, sites=self.sites, records=call.records,
+            attention_outputs=call.projected, projection=self.projection_by_head, hidden=call.hidden[0],
+            head=None if self.kind == "encoder" else self._head, interventions=resolved.plan, applied=applied,
+            seconds=time.perf_counter() - started,
+        )  # fmt: skip
+
+    def _call(self, call: Call, arguments: Mapping[str, Tensor], target: Mapping[str, Tensor]) -> Any:
+        """One forward pass in the state `call`. Arguments are padded batches: ids [batch, position] and so on."""
+        given = dict(arguments)
+        if self.kind == "seq2seq":
+            given |= {f"decoder_{name}": value for name, value in target.items() if name != "token_type_ids"}
+        if self.kind in ("causal-lm", "seq2seq"):
+            given["use_cache"] = False  # type: ignore[assignment]
+        # Inference mode is per thread, so it is entered here; the gradient preview of a sweep needs it off.
+        with torch.inference_mode(), running(call):
+            return self.hf(**given)
+
+    def _head(self, hidden: Tensor) -> Tensor:
+        """Logits [n, vocabulary] for final hidden states [n, d_model], from the model's own output head."""
+        call = Call(self.slots, record=False, head_input=hidden[None])
+        one = torch.zeros(1, 1, dtype=torch.long)
+        arguments: dict[str, Any] = {"input_ids": one}
+        if self.kind == "seq2seq":
+            arguments = {"encoder_outputs": BaseModelOutput(last_hidden_state=hidden[None, :1])}  # type: ignore[arg-type]
+        return self._call(call, arguments, {"input_ids": one})["logits"][0]
+
+    def _greedy(self, source: Tokens) -> tuple[int, ...]:
+        """The decoder's input for the model's own greedy output, from its start token on."""
+        config = self.hf.generation_config
+        ends = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
+        ids = [_first(config.decoder_start_token_id, config.bos_token_id, config.pad_token_id, 0)]
+        arguments, _ = _batch([RunInputs(source)])
+        with torch.inference_mode(), running(Call(self.slots, record=False)):
+            encoded = self.hf.get_encoder()(**{k: v for k, v in arguments.items() if k != "token_type_ids"})
+        arguments = {"encoder_outputs": encoded, "attention_mask": arguments["attention_mask"]}
+        for _ in range(min(MAX_NEW_TOKENS, self.max_tokens - 1)):
+            call = Call(self.slots, record=False)
+            logits = self._call(call, arguments, {"input_ids": torch.tensor([ids])})["logits"]
+            best = int(logits[0, -1].argmax())
+            if best in ends:
+                break
+            ids.append(best)
+        return tuple(ids)
+
+    def _target_ids(self, target: str) -> tuple[int, ...]:
+        config = self.hf.generation_config
+        with self._tokenizer_lock:
+            ids = list(self.tokenizer(text_target=target)["input_ids"])
+        if ids and ids[-1] == self.tokenizer.eos_token_id:
+            ids.pop()
+        start = _first(config.decoder_start_token_id, config.bos_token_id, config.pad_token_id, 0)
+        return (start, *ids)[: self.max_tokens]
+
+    def _mean_outputs(self, sentences: tuple[str, ...]) -> dict[SlotKey, Tensor]:
+        """In padded batches: the model's own mask closes the padding, and only real positions are counted."""
+        prepared = sorted((self._prepare(s, None, None) for s in sentences), key=lambda i: len(i.source or i.tokens))
+        totals: dict[SlotKey, Tensor] = {}
+        counts: dict[str, int] = {}
+        for first in range(0, len(prepared), 16):
+            batch = prepared[first : first + 16]
+            call = Call(self.slots)
+            arguments, target = _batch(batch, self._pad_id())
+            self._call(call, arguments, target)
+            masks = {"enc": arguments["attention_mask"]}
+            masks |= dict.fromkeys(("dec", "cross"), target["attention_mask"]) if target else {}
+            for (site, layer), record in call.records.items():
+                real = masks.get(site, arguments["attention_mask"])
+                totals[site, layer] = totals.get((site, layer), 0) + _masked_sum(record, real)
+            for site in self.sites:
+                counts[site] = counts.get(site, 0) + int(masks.get(site, arguments["attention_mask"]).sum())
+        return {slot: total / counts[slot[0]] for slot, total in totals.items()}
+
+    def _pad_id(self) -> int:
+        return _first(self.tokenizer.pad_token_id, self.tokenizer.eos_token_id, 0)
+
+
+def _first(*values: int | None) -> int:
+    return next(value for value in values if value is not None)
+
+
+def _counted(progress: Progress | None, total: int) -> Callable[[int], None] | None:
+    if progress is None:
+        return None
+    return lambda done: progress(done, total)
+
+
+@torch.inference_mode()
+def _masked_sum(record: AttentionInputs, real: Tensor) -> Tensor:
+    """Sum of z over the real positions of a batch, [head, d_head]. real: [batch, query]."""
+    z = record.attend().head_outputs  # [batch, head, query, d_head]
+    return (z * real[:, None, :, None]).sum(dim=(0, 2))
+
+
+def _batch(inputs: list[RunInputs], pad: int = 0) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Padded model arguments of the main texts and, in an encoder-decoder, of the targets."""
+    sources = [item.source or item.tokens for item in inputs]
+    targets = [item.tokens for item in inputs if item.source is not None]
+    return _padded(sources, pad), _padded(targets, pad) if targets else {}
+
+
+def _padded(tokens: list[Tokens], pad: int) -> dict[str, Tensor]:
+    width = max(map(len, tokens))
+    ids = torch.full((len(tokens), width), pad)
+    mask = torch.zeros(len(tokens), width, dtype=torch.long)
+    types = torch.zeros(len(tokens), width, dtype=torch.long)
+    for row, item in enumerate(tokens):
+        ids[row, : len(item)] = torch.tensor(item.ids)
+        mask[row, : len(item)] = 1
+        if item.type_ids is not None:
+            types[row, : len(item)] = torch.tensor(item.type_ids)
+    arguments = {"input_ids": ids, "attention_mask": mask}
+    return arguments | ({"token_type_ids": types} if tokens[0].type_ids is not None else {})

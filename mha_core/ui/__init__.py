@@ -1,0 +1,1 @@
+"""Streamlit widgets, caches and components of Headscope (the only package beside the pages that imports Streamlit)."""

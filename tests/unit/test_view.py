@@ -1,0 +1,141 @@
+"""`View` travels without loss; pooling never loses a strong weight."""
+
+from __future__ import annotations
+
+import json
+import struct
+
+import numpy as np
+import pytest
+
+from mha_core import palette
+from mha_core.paths import asset
+from mha_core.view import View, max_pool
+
+
+def test_a_view_comes_back_as_it_was() -> None:
+    rng = np.random.default_rng(0)
+    arrays = {
+        "thumbnails": rng.integers(0, 256, (2, 3, 5, 7), dtype=np.uint8),  # 210 bytes: the next array needs padding
+        "maps": rng.random((3, 5, 7), dtype=np.float32),
+        "places": rng.integers(-9, 9, (4,), dtype=np.int32),
+        "empty": np.zeros((0, 3), np.float32),
+    }
+    meta = {"labels": ["she", "<b>", "שלום", "\ud83d", "🧭"], "range": [0, 1], "selected": None}
+    back = View.unpack(View("layer", arrays, meta, {"text": "I love"}).pack())
+    assert back.kind == "layer"
+    assert back.meta == meta
+    assert back.provenance == {"text": "I love"}
+    assert list(back.arrays) == list(arrays)
+    for name, array in arrays.items():
+        assert back.arrays[name].dtype == array.dtype
+        np.testing.assert_array_equal(back.arrays[name], array)
+
+
+def test_header_and_arrays_start_at_multiples_of_four_bytes() -> None:
+    packed = View("overview", {"a": np.arange(3, dtype=np.uint8), "b": np.ones(2, np.float32)}, {"x": "é"}).pack()
+    (length,) = struct.unpack_from("<I", packed)
+    header = json.loads(packed[4 : 4 + length])
+    assert length % 4 == 0
+    assert [entry["offset"] % 4 for entry in header["arrays"]] == [0, 0]
+    start = 4 + length + header["arrays"][1]["offset"]
+    assert struct.unpack_from("<2f", packed, start) == (1.0, 1.0)
+
+
+def test_wider_numbers_are_narrowed_and_strided_arrays_written_in_order() -> None:
+    maps = np.arange(12, dtype=np.float64).reshape(3, 4).T[::2]
+    back = View.unpack(View("x", {"maps": maps, "mask": maps > 4, "ids": np.array([5, -6])}).pack())
+    assert [back.arrays[name].dtype.name for name in ("maps", "mask", "ids")] == ["float32", "uint8", "int32"]
+    np.testing.assert_array_equal(back.arrays["maps"], maps)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "meta", "error"),
+    [
+        ({"a": np.array([2**40])}, {}, ValueError),
+        ({"a": np.array(["text"])}, {}, TypeError),
+        ({}, {"range": [0, float("nan")]}, ValueError),
+        ({}, {"label": object()}, TypeError),
+    ],
+)
+def test_what_cannot_travel_is_refused(
+    arrays: dict[str, np.ndarray], meta: dict[str, object], error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        View("x", arrays, meta).pack()
+
+
+@pytest.mark.parametrize("cut", [0, 3, 10, -1])
+def test_damaged_bytes_are_refused(cut: int) -> None:
+    packed = View("x", {"a": np.arange(4, dtype=np.float32)}).pack()
+    with pytest.raises(ValueError, match=r"view|data|header"):
+        View.unpack(packed[:cut])
+
+
+@pytest.mark.parametrize(
+    ("queries", "keys", "size", "block"),
+    [(8, 8, 4, (2, 2)), (10, 7, 4, (3, 2)), (5, 33, 8, (1, 5)), (4, 4, 4, (1, 1)), (1, 9, 1, (1, 9)), (129, 128, 32, (5, 4))],
+)
+def test_every_cell_is_the_maximum_of_its_block(queries: int, keys: int, size: int, block: tuple[int, int]) -> None:
+    weights = np.random.default_rng(1).random((2, 3, queries, keys), dtype=np.float32)
+    pooled, found = max_pool(weights, size)
+    assert found == block
+    assert pooled.shape == (2, 3, -(-queries // block[0]), -(-keys // block[1]))
+    assert max(pooled.shape[-2:]) <= size
+    for row in range(pooled.shape[-2]):
+        for column in range(pooled.shape[-1]):
+            rows = slice(row * block[0], (row + 1) * block[0])
+            columns = slice(column * block[1], (column + 1) * block[1])
+            expected = weights[..., rows, columns].max(axis=(-2, -1))
+            np.testing.assert_array_equal(pooled[..., row, column], expected)
+
+
+def test_small_maps_are_left_exact() -> None:
+    weights = np.random.default_rng(2).random((3, 6, 5))
+    pooled, block = max_pool(weights, 6)
+    assert block == (1, 1)
+    np.testing.assert_array_equal(pooled, weights)
+
+
+def test_pooling_needs_two_axes_and_a_size() -> None:
+    with pytest.raises(ValueError, match="size of at least 1"):
+        max_pool(np.ones((2, 2)), 0)
+    with pytest.raises(ValueError, match="1 axes"):
+        max_pool(np.ones(4), 2)
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance, 0 to 1 (WCAG 2)."""
+    channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_sequential_scales_only_fall_or_only_rise_in_lightness() -> None:
+    light = [luminance(colour) for colour in palette.sequential("light")]
+    dark = [luminance(colour) for colour in palette.sequential("dark")]
+    assert light == sorted(light, reverse=True)
+    assert dark == sorted(dark)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_diverging_scales_are_balanced_around_a_neutral_middle(theme: palette.Theme) -> None:
+    scale = palette.diverging(theme)
+    middle = len(scale) // 2
+    red, green, blue = (int(scale[middle][i : i + 2], 16) for i in (1, 3, 5))
+    assert max(red, green, blue) - min(red, green, blue) < 20
+    away = [abs(luminance(colour) - luminance(scale[middle])) for colour in scale]
+    assert away[: middle + 1] == sorted(away[: middle + 1], reverse=True)
+    assert away[middle:] == sorted(away[middle:])
+
+
+def test_colour_stops_run_from_0_to_1() -> None:
+    assert palette.stops(["#000000", "#888888", "#ffffff"]) == [[0.0, "#000000"], [0.5, "#888888"], [1.0, "#ffffff"]]
+    with pytest.raises(ValueError, match="at least two"):
+        palette.stops(["#000000"])
+
+
+def test_a_missing_asset_is_said_in_a_sentence() -> None:
+    assert asset("maps.js").is_file()
+    with pytest.raises(FileNotFoundError, match=r"nowhere\.js.*installation is incomplete"):
+        asset("nowhere.js")
