@@ -210,8 +210,7 @@ class HeadGrid {
     } else {
       this.text.append("all heads on");
     }
-    this.clear.hidden = !names.length;
-    this.clear.disabled = Boolean(disabled);
+    this.clear.hidden = !names.length || Boolean(disabled);
     this.root.dataset.off = String(names.length);
   }
 
@@ -342,10 +341,14 @@ class HeadGrid {
   }
 
   press(place) {
-    if (this.data.disabled) return;
-    this.flip(this.meant(place));
     if (place[0] >= 0 && place[1] >= 0) this.anchor = place;
     this.rove(place);
+    this.flipSoon(this.meant(place));
+  }
+
+  flipSoon(places) {
+    if (this.data.disabled) return;
+    this.flip(places);
     this.sendSoon();
   }
 
@@ -409,37 +412,42 @@ class HeadGrid {
     this.refresh();
   }
 
+  /** Where a key leads from a place, or undefined; headers are rows and columns of the same grid. */
+  next([layer, head], key) {
+    const by = layer === -2 ? this.per : 1; // a KV header spans its group
+    const step = {
+      ArrowUp: [layer - 1, head],
+      ArrowDown: [layer + 1, head],
+      ArrowLeft: [layer, head - by],
+      ArrowRight: [layer, head + by],
+      Home: [layer, 0],
+      End: [layer, this.heads - 1],
+      PageUp: [0, head],
+      PageDown: [this.layers - 1, head],
+    }[key];
+    if (!step) return undefined;
+    const top = head < 0 ? 0 : this.per > 1 ? -2 : -1;
+    const l = Math.max(top, Math.min(this.layers - 1, step[0]));
+    const h = Math.max(l < 0 ? 0 : -1, Math.min(this.heads - 1, step[1]));
+    return l === -2 ? [l, Math.floor(h / this.per) * this.per] : [l, h];
+  }
+
   key(event) {
     const place = this.find(event.target);
     if (!place || event.ctrlKey || event.metaKey) return;
     const [layer, head] = place;
-    const top = this.per > 1 ? -2 : -1;
-    const steps = {
-      ArrowUp: [layer - 1, head], ArrowDown: [layer + 1, head], ArrowLeft: [layer, head - 1], ArrowRight: [layer, head + 1],
-      Home: [layer, 0], End: [layer, this.heads - 1], PageUp: [0, head], PageDown: [this.layers - 1, head],
-    };
     const letter = event.key.toLowerCase();
-    if (steps[event.key]) {
-      let [l, h] = steps[event.key];
-      l = Math.max(h < 0 ? 0 : top, Math.min(this.layers - 1, l));
-      h = Math.max(l < 0 ? 0 : -1, Math.min(this.heads - 1, h));
-      if (l === -2) {
-        // A KV header spans its group: step by groups there.
-        const by = event.key === "ArrowRight" ? this.per : 0;
-        h = Math.min(Math.floor((layer === -2 ? h + by - (by ? 1 : 0) : h) / this.per) * this.per, this.heads - 1);
-        if (!this.buttons.has(`-2,${h}`)) h = head;
-      }
-      this.focus([l, h]);
-      if (event.shiftKey && this.anchor && l >= 0 && h >= 0 && !this.data.disabled) {
-        this.set(this.rectangle(this.anchor, [l, h]), this.off.has(this.anchor.join(",")));
+    const next = this.next(place, event.key);
+    if (next) {
+      this.focus(next);
+      if (event.shiftKey && this.anchor && next[0] >= 0 && next[1] >= 0 && !this.data.disabled) {
+        this.set(this.rectangle(this.anchor, next), this.off.has(this.anchor.join(",")));
         this.sendSoon();
       }
     } else if (letter === "l" && layer >= 0 && !event.altKey) {
-      if (!this.data.disabled) this.flip(this.layerOf(layer));
-      this.sendSoon();
+      this.flipSoon(this.layerOf(layer));
     } else if (letter === "g" && layer >= 0 && head >= 0 && this.per > 1 && !event.altKey) {
-      if (!this.data.disabled) this.flip(this.groupOf(layer, head));
-      this.sendSoon();
+      this.flipSoon(this.groupOf(layer, head));
     } else if (event.key === "Escape") {
       this.cancel();
       this.hideTip();

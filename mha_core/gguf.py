@@ -7,6 +7,7 @@ that is ever used.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -93,10 +94,8 @@ def _publish(work: Path, target: Path) -> None:
     if target.exists() and not _is_complete(target):
         # Damaged after it was published. Moved aside by a rename, since another process may be doing the same.
         aside = Path(tempfile.mkdtemp(prefix=f".{target.name}-old-", dir=target.parent))
-        try:
+        with contextlib.suppress(OSError):
             target.rename(aside / "damaged")
-        except OSError:
-            pass
         shutil.rmtree(aside, ignore_errors=True)
     try:
         work.rename(target)

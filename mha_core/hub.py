@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 from huggingface_hub import HfApi, snapshot_download
 from huggingface_hub.errors import (
     GatedRepoError,
@@ -19,10 +19,10 @@ from huggingface_hub.errors import (
 
 from mha_core.catalogue import (
     ModelError,
-    ModelGated,
-    ModelNotFound,
-    ModelOffline,
-    ModelUnsupported,
+    ModelGatedError,
+    ModelNotFoundError,
+    ModelOfflineError,
+    ModelUnsupportedError,
     require_memory,
 )
 
@@ -35,7 +35,7 @@ def hub_folder(name: str, wanted: Sequence[str], report: Callable[[str], None]) 
         wanted: file patterns; files in subfolders are never taken.
 
     Raises:
-        ModelNotFound, ModelGated, ModelOffline, ModelUnsupported, ModelTooLarge: as the sentence says.
+        ModelNotFoundError, ModelGatedError, ModelOfflineError, ModelUnsupportedError, ModelTooLargeError: as the sentence says.
     """
     repo, _, revision = name.partition("@")
     arguments: dict[str, Any] = {
@@ -49,17 +49,17 @@ def hub_folder(name: str, wanted: Sequence[str], report: Callable[[str], None]) 
     except ModelError:
         raise
     except GatedRepoError:
-        raise ModelGated(
+        raise ModelGatedError(
             f"{repo} is gated: its owner asks for consent first. Accept the terms on the model's page, log in on this "
             "machine with a token, and try again; or choose another model."
         ) from None
     except RevisionNotFoundError:
-        raise ModelNotFound(f"{repo} has no revision {revision!r}; leave it out, or name one that exists.") from None
+        raise ModelNotFoundError(f"{repo} has no revision {revision!r}; leave it out, or name one that exists.") from None
     except RepositoryNotFoundError:
-        raise ModelNotFound(
+        raise ModelNotFoundError(
             f"The hub has no model {repo!r} (or it is private). Check the spelling: owner/model, as on its page."
         ) from None
-    except (OfflineModeIsEnabled, LocalEntryNotFoundError, HfHubHTTPError, httpx.HTTPError, OSError):
+    except (OfflineModeIsEnabled, LocalEntryNotFoundError, HfHubHTTPError, httpx2.HTTPError, OSError):
         return _already_here(repo, arguments)
 
 
@@ -68,7 +68,7 @@ def _already_here(repo: str, arguments: dict[str, Any]) -> Path:
     try:
         return Path(snapshot_download(**arguments, local_files_only=True))
     except (OSError, ValueError):
-        raise ModelOffline(
+        raise ModelOfflineError(
             f"{repo} is not on this machine and the hub cannot be reached. Check the network and try again; the "
             "packaged models and local folders work without one."
         ) from None
@@ -80,7 +80,7 @@ def _check(repo: str, revision: str | None) -> None:
     top = [s for s in info.siblings or [] if "/" not in s.rfilename]
     weights = [s for s in top if s.rfilename.endswith(".safetensors")]
     if not weights:
-        raise ModelUnsupported(
+        raise ModelUnsupportedError(
             f"{repo} has no .safetensors file. Headscope loads no other kind of weights, since pickled ones can run "
             "code; look for a version of the model in safetensors."
         )

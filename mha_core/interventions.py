@@ -110,17 +110,17 @@ class HeadAblation:
         _require(kind, "resample", "source", source)
         _require(kind, "scale", "factor", factor)
         if factor is not None and not -1e6 < factor < 1e6:  # also refuses NaN
-            raise InterventionError(
-                f"factor is {factor}; it must be a number between -1,000,000 and 1,000,000."
-            )
+            raise InterventionError(f"factor is {factor}; it must be a number between -1,000,000 and 1,000,000.")
         if kind != "mean":
             reference = "corpus"  # one spelling per meaning, so that equal plans are equal
-        _set(self, heads=_head_tuple(heads), kind=kind, positions=_int_tuple("positions", positions),
-             reference=_reference(reference), source=source, factor=None if factor is None else float(factor))  # fmt: skip
+        _set(
+            self, heads=_head_tuple(heads), kind=kind, positions=_int_tuple("positions", positions),
+            reference=_reference(reference), source=source, factor=None if factor is None else float(factor),
+        )  # fmt: skip
 
     def __str__(self) -> str:
-        detail = {"mean": f" ({_short_reference(self.reference)})", "scale": f" × {self.factor:g}" if self.factor is not None else "",
-                  "resample": f" from {self.source!r}"}.get(self.kind, "")  # fmt: skip
+        details = {"mean": f" ({_short_reference(self.reference)})", "resample": f" from {self.source!r}"}
+        detail = f" × {self.factor:g}" if self.factor is not None else details.get(self.kind, "")
         where = "" if self.positions is None else f" at positions {', '.join(map(str, self.positions))}"
         return f"{self.kind}{detail}: {', '.join(map(str, self.heads))}{where}"
 
@@ -165,11 +165,7 @@ class AttentionKnockout:
             return tuple(h.head for h in self.heads if isinstance(h, HeadRef) and h.layer == layer)
         if self.layers is not None and layer not in self.layers:
             return ()
-        return (
-            tuple(range(n_heads))
-            if self.heads is None
-            else tuple(h for h in self.heads if isinstance(h, int))
-        )
+        return tuple(range(n_heads)) if self.heads is None else tuple(h for h in self.heads if isinstance(h, int))
 
     def __str__(self) -> str:
         heads = "all heads" if self.heads is None else ", ".join(
@@ -224,9 +220,7 @@ class Interventions:
 
     def to_json(self) -> str:
         """The plan as JSON text; `from_json` gives an equal plan back. Head and position numbers count from 0."""
-        return json.dumps(
-            {"version": 1, "items": [_item_to_dict(item) for item in self.items]}, ensure_ascii=False
-        )
+        return json.dumps({"version": 1, "items": [_item_to_dict(item) for item in self.items]}, ensure_ascii=False)
 
     @classmethod
     def from_json(cls, text: str) -> Interventions:
@@ -241,13 +235,9 @@ class Interventions:
             raise InterventionError(f"This is not a plan in JSON: {error}.") from None
         items = data.get("items") if isinstance(data, dict) else None
         if not isinstance(items, list):
-            raise InterventionError(
-                'A plan in JSON is an object with a list "items"; this is something else.'
-            )
+            raise InterventionError('A plan in JSON is an object with a list "items"; this is something else.')
         if data.get("version", 1) != 1:
-            raise InterventionError(
-                f"The plan has version {data['version']!r}; this Headscope reads version 1."
-            )
+            raise InterventionError(f"The plan has version {data['version']!r}; this Headscope reads version 1.")
         return cls([_item_from_dict(item, number) for number, item in enumerate(items)])
 
     def validated_for(
@@ -323,14 +313,10 @@ def _check_knockout_heads(heads: tuple[Any, ...], layers: object, site: str) -> 
     if len(refs) + len(numbers) != len(heads) or (refs and numbers):
         raise InterventionError("heads must all be HeadRefs (L1H5) or all be head numbers from 0.")
     if refs and layers is not None:
-        raise InterventionError(
-            "layers was given together with heads that name their own layer; leave one out."
-        )
+        raise InterventionError("layers was given together with heads that name their own layer; leave one out.")
     strangers = [str(h) for h in refs if h.site != site]
     if strangers:
-        raise InterventionError(
-            f"{', '.join(strangers)} is not in site {site!r}, which this knockout is for."
-        )
+        raise InterventionError(f"{', '.join(strangers)} is not in site {site!r}, which this knockout is for.")
 
 
 def _check_overlaps(ablations: tuple[HeadAblation, ...]) -> None:
@@ -339,11 +325,7 @@ def _check_overlaps(ablations: tuple[HeadAblation, ...]) -> None:
     for ablation in ablations:
         for head in ablation.heads:
             for positions in seen.setdefault(head, []):
-                if (
-                    positions is None
-                    or ablation.positions is None
-                    or set(positions) & set(ablation.positions)
-                ):
+                if positions is None or ablation.positions is None or set(positions) & set(ablation.positions):
                     raise InterventionError(
                         f"{head} is changed twice at the same positions; keep one of the two ablations."
                     )
@@ -351,6 +333,7 @@ def _check_overlaps(ablations: tuple[HeadAblation, ...]) -> None:
 
 
 def _item_to_dict(item: Intervention) -> dict[str, Any]:
+    data: dict[str, Any]
     if isinstance(item, AttentionKnockout):
         heads = None if item.heads is None else [str(h) if isinstance(h, HeadRef) else h for h in item.heads]
         data = {"type": "knockout", "src": item.src, "dst": item.dst, "heads": heads, "layers": item.layers,
@@ -372,9 +355,7 @@ _FIELDS = {
 def _item_from_dict(data: Any, number: int) -> Intervention:
     kind = data.get("type") if isinstance(data, dict) else None
     if kind not in _FIELDS:
-        raise InterventionError(
-            f'Item {number} of the plan has type {kind!r}; it must be "ablation" or "knockout".'
-        )
+        raise InterventionError(f'Item {number} of the plan has type {kind!r}; it must be "ablation" or "knockout".')
     cls, names = _FIELDS[kind]
     arguments = {name: value for name, value in data.items() if name != "type"}
     unknown = sorted(set(arguments) - names)
@@ -434,9 +415,7 @@ def _valid_ablation(
         return item
     query_lengths = {lengths[head.site][0] for head in item.heads}
     if len(query_lengths) > 1:
-        raise InterventionError(
-            "positions were given for heads whose sites differ in length; split the ablation."
-        )
+        raise InterventionError("positions were given for heads whose sites differ in length; split the ablation.")
     positions = _absolute(item.positions, query_lengths.pop(), "position")
     return HeadAblation(
         item.heads, item.kind, positions, reference=item.reference, source=item.source, factor=item.factor

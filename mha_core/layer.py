@@ -152,6 +152,7 @@ class MultiHeadAttention(nn.Module):
             InterventionError: a head, layer or position that is not here, or a kind that needs another run.
         """
         causal = self.causal if causal is None else causal
+        mask = None if mask is None else _normal(mask)
         query, key, value = self.project(x, context)
         _check_mask(mask, (x.shape[0], self.n_heads, query.shape[2], key.shape[2]))
         inputs = AttentionInputs(query, key, value, mask=mask, causal=causal)
@@ -187,6 +188,7 @@ class MultiHeadAttention(nn.Module):
         _check_input("context", context, "d_context", self.d_context)
         if context.shape[0] != x.shape[0]:
             raise ValueError(f"x has batch {x.shape[0]} and context has batch {context.shape[0]}; they must be equal.")
+        x, context = _normal(x), _normal(context)
         return (
             _per_head(x, self.W_Q, self.b_Q),
             _per_head(context, self.W_K, self.b_K),
@@ -278,6 +280,12 @@ class MultiHeadAttention(nn.Module):
         from mha_core.layer_pretrained import from_model
 
         return from_model(cls, model, layer, site)
+
+
+def _normal(tensor: Tensor) -> Tensor:
+    """The tensor as autograd can keep it: what a `Trace` holds was made in inference mode, and is copied first."""
+    grad = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
+    return tensor.clone() if grad and tensor.is_inference() else tensor
 
 
 def _per_head(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -116,7 +116,8 @@ def _call_alone(module: nn.Module, x: Tensor, context: Tensor | None, name: str)
         with torch.inference_mode(), capturing() as calls:
             module(x, **arguments)
     except (TypeError, ValueError, AttributeError, RuntimeError) as error:
-        raise ValueError(_positions_inside(name, f"it does not run on hidden states alone ({error})")) from error
+        also = [name for name in parameters if "position" in name] or ["more than hidden states"]
+        raise ValueError(_positions_inside(name, f"it asks for {', '.join(also)}")) from error
     return calls[0]
 
 

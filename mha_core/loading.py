@@ -27,7 +27,7 @@ from mha_core.backend import (
     watch_base,
     watch_projections,
 )
-from mha_core.catalogue import ModelFiles, ModelUnsupported, Report, find_files, require_allowed, require_memory
+from mha_core.catalogue import ModelFiles, ModelUnsupportedError, Report, find_files, require_allowed, require_memory
 from mha_core.hashing import file_sha256
 from mha_core.model import Model, ModelDetails, PretrainedModel
 from mha_core.tokens import token_limit
@@ -60,7 +60,7 @@ def load_model(name: str, *, report: Report = lambda message: None, **sizes: int
 
         return OwnLayerModel.from_name(name, **sizes)
     if sizes:
-        raise ModelUnsupported(f"{', '.join(sizes)} can be chosen for our own layer only; {name!r} has its sizes.")
+        raise ModelUnsupportedError(f"{', '.join(sizes)} can be chosen for our own layer only; {name!r} has its sizes.")
     files = find_files(name, report)
     report("Reading the weights")
     kind, hf = _load_transformers(files)
@@ -82,7 +82,7 @@ def _load_transformers(files: ModelFiles) -> tuple[str, nn.Module]:
         raise _unsupported(config) from error
     missing = [key for key in info["missing_keys"] if "pooler" not in key]
     if missing:
-        raise ModelUnsupported(
+        raise ModelUnsupportedError(
             f"The {files.origin} lacks {len(missing)} of the weights its config.json asks for ({missing[0]} …); "
             "its files do not belong together."
         )
@@ -94,7 +94,7 @@ def _read_config(folder: Path) -> Any:
         return AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
     except (ValueError, KeyError, OSError) as error:
         model_type = json.loads((folder / "config.json").read_text()).get("model_type", "of an unknown type")
-        raise ModelUnsupported(
+        raise ModelUnsupportedError(
             f"This is a model of type {model_type!r}, which the installed transformers {transformers.__version__} "
             f"does not know without running code from the hub: {str(error)[:120]}"
         ) from None
@@ -139,7 +139,7 @@ def _load_tokenizer(files: ModelFiles) -> Any:
     try:
         return AutoTokenizer.from_pretrained(files.folder, trust_remote_code=False, local_files_only=True)
     except (ValueError, OSError, ImportError, KeyError) as error:
-        raise ModelUnsupported(
+        raise ModelUnsupportedError(
             f"The {files.origin} has no tokenizer that can be loaded without code of its own: {str(error)[:160]}"
         ) from None
 
@@ -158,8 +158,10 @@ def _float32_bytes(folder: Path) -> int:
     return total
 
 
-def _unsupported(config: Any, why: str = "computes its attention in a way that ours cannot stand in for") -> ModelUnsupported:
-    return ModelUnsupported(
+def _unsupported(
+    config: Any, why: str = "computes its attention in a way that ours cannot stand in for"
+) -> ModelUnsupportedError:
+    return ModelUnsupportedError(
         f"Models of the family {config.model_type!r} are not supported: this family {why}. Choose a model of another "
         "family, such as BERT, GPT-2, Llama or T5."
     )
@@ -209,7 +211,11 @@ def _sites(
         if lengths not in names:
             raise _unsupported(hf.config, f"attends from {lengths[0]} to {lengths[1]} positions where 5 were given")
         by_site[names[lengths]].append(number)
-    if any(p is None for p in projections) or set(by_site) != set(names.values()) or not _all_layers(by_site, hf.config):
+    if (
+        any(p is None for p in projections)
+        or set(by_site) != set(names.values())
+        or not _all_layers(by_site, hf.config)
+    ):
         raise _unsupported(hf.config)
     modules: dict[nn.Module, tuple[SlotKey, ...]] = {}
     slots: dict[SlotKey, nn.Module] = {}
@@ -241,7 +247,8 @@ def _site(name: str, calls: list[CapturedCall], kind: str, hf: Any) -> Site:
 
 def _check_parity(hf: Any, run: Callable[[], Tensor], slots: Slots) -> None:
     """Our attention against the library's on the same object: a family that passes its attention something that ours
-    does not know is refused here, instead of showing wrong maps."""
+    does not know is refused here, instead of showing wrong maps.
+    """
     hidden = []
     for kernel in ("own", "library"):
         with torch.inference_mode(), running(Call(slots, record=False, kernel=kernel)) as call:

@@ -154,30 +154,39 @@ class Model(ABC):
 
     def library_difference(self, trace: Trace) -> float:
         """Largest difference between an unablated run's final hidden states and those of the library's own attention
-        on the same model and tokens."""
+        on the same model and tokens.
+        """
         if trace.interventions:
             raise ValueError("This run has interventions; only an unablated run can be compared with the library.")
         library = self.run(trace.source_tokens or trace.tokens, target=trace.tokens, kernel="library")
         return float((trace.hidden - library.hidden).abs().max())
 
-    def mean_outputs(self, reference: str | tuple[str, ...]) -> Mapping[SlotKey, Tensor]:
+    def has_means(self, reference: str | tuple[str, ...]) -> bool:
+        """Whether `mean_outputs(reference)` is known already."""
+        return reference in self._memo.means
+
+    def mean_outputs(
+        self, reference: str | tuple[str, ...], progress: Progress | None = None
+    ) -> Mapping[SlotKey, Tensor]:
         """Each head's mean output over all positions of reference sentences: slot -> [head, d_head].
 
         reference: "corpus" for the packaged sentences, or a tuple of sentences. Computed once and kept.
+        progress: called with (sentences done, in all). What it raises ends the work, and nothing is kept.
         """
         with self._memo.lock:
             if reference not in self._memo.means:
                 sentences = corpus_sentences() if reference == "corpus" else reference
                 while len(self._memo.means) >= 16:  # visitors may bring their own sentences: keep a bound
                     self._memo.means.pop(next(iter(self._memo.means)))
-                self._memo.means[reference] = self._mean_outputs(tuple(sentences))
+                self._memo.means[reference] = self._mean_outputs(tuple(sentences), progress or _silent)
             return self._memo.means[reference]
 
-    def _mean_outputs(self, sentences: tuple[str, ...]) -> dict[SlotKey, Tensor]:
+    def _mean_outputs(self, sentences: tuple[str, ...], progress: Progress) -> dict[SlotKey, Tensor]:
         """Sum over positions of every sentence, one run each."""
         totals: dict[SlotKey, Tensor] = {}
         counts: dict[SlotKey, int] = {}
-        for sentence in sentences:
+        for number, sentence in enumerate(sentences):
+            progress(number, len(sentences))
             trace = self.run(sentence)
             for site, shape in self.sites.items():
                 for layer in range(shape.n_layers):
@@ -222,7 +231,8 @@ class PretrainedModel(Model):
         max_tokens: int, details: ModelDetails,
     ) -> None:  # fmt: skip
         super().__init__()
-        self.name, self.kind, self.hf, self.tokenizer = name, kind, hf, tokenizer
+        self.name, self.kind, self.tokenizer = name, kind, tokenizer
+        self.hf: Any = hf
         self.slots, self.sites, self.max_tokens, self.details = slots, dict(sites), max_tokens, details
         self.takes_pairs = kind in ("encoder", "masked-lm")
         self._tokenizer_lock = threading.Lock()
@@ -337,12 +347,13 @@ class PretrainedModel(Model):
         start = _first(config.decoder_start_token_id, config.bos_token_id, config.pad_token_id, 0)
         return (start, *ids)[: self.max_tokens]
 
-    def _mean_outputs(self, sentences: tuple[str, ...]) -> dict[SlotKey, Tensor]:
+    def _mean_outputs(self, sentences: tuple[str, ...], progress: Progress) -> dict[SlotKey, Tensor]:
         """In padded batches: the model's own mask closes the padding, and only real positions are counted."""
         prepared = sorted((self._prepare(s, None, None) for s in sentences), key=lambda i: len(i.source or i.tokens))
         totals: dict[SlotKey, Tensor] = {}
         counts: dict[str, int] = {}
         for first in range(0, len(prepared), 16):
+            progress(first, len(prepared))
             batch = prepared[first : first + 16]
             call = Call(self.slots)
             arguments, target = _batch(batch, self._pad_id())
@@ -358,6 +369,10 @@ class PretrainedModel(Model):
 
     def _pad_id(self) -> int:
         return _first(self.tokenizer.pad_token_id, self.tokenizer.eos_token_id, 0)
+
+
+def _silent(done: int, total: int) -> None:
+    """Progress nobody watches."""
 
 
 def _first(*values: int | None) -> int:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from mha_core.attention import AttentionInputs
-from mha_core.catalogue import OWN_LAYER, ModelNotFound, ModelTooLarge
+from mha_core.catalogue import OWN_LAYER, ModelNotFoundError, ModelTooLargeError
 from mha_core.layer import MultiHeadAttention
 from mha_core.model import Model, ModelDetails, Progress, RunInputs
 from mha_core.resolve import Resolved
@@ -42,7 +42,7 @@ class OwnLayerModel(Model):
     def __init__(self, d_model: int = D_MODEL, n_heads: int = N_HEADS, seed: int = SEED) -> None:
         super().__init__()
         if not 1 <= n_heads <= MAX_HEADS or not 2 <= d_model <= MAX_D_MODEL:
-            raise ModelTooLarge(
+            raise ModelTooLargeError(
                 f"d_model {d_model} with {n_heads} heads was asked for; our own layer takes d_model 2 to {MAX_D_MODEL} "
                 f"and 1 to {MAX_HEADS} heads."
             )
@@ -63,12 +63,12 @@ class OwnLayerModel(Model):
         """The model that a name means; sizes given beside a bare "own-layer" are taken.
 
         Raises:
-            ModelNotFound: the name is not of this form.
+            ModelNotFoundError: the name is not of this form.
             ValueError: sizes that do not fit.
         """
         match = _NAME.match(name)
         if match is None:
-            raise ModelNotFound(
+            raise ModelNotFoundError(
                 f"{name[:60]!r} is not a name of our own layer; write own-layer, or own-layer/64x8/0 for d_model 64, "
                 "8 heads, seed 0."
             )
@@ -135,7 +135,8 @@ class OwnLayerModel(Model):
 @lru_cache(maxsize=4096)
 def _word_vector(word: str, d_model: int, seed: int) -> Tensor:
     """A word's embedding: standard normal numbers drawn from a generator seeded with the word itself, so that a word
-    looks the same in every sentence and on every machine."""
+    looks the same in every sentence and on every machine.
+    """
     digest = hashlib.sha256(f"{seed}:{word}".encode()).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
     return torch.randn(d_model, generator=generator)

@@ -1,8 +1,8 @@
 """Colours, one source for the canvas components and the Plotly figures.
 
-All scales are safe for the common colour-vision deficiencies: sequential scales are one hue whose lightness only rises
-or only falls, diverging scales run blue to orange around a neutral grey. Dark scales start near the page's
-dark background and rise to light, so that "more" always means "further from the page".
+All scales are safe for the common colour-vision deficiencies: sequential scales are one hue whose lightness
+only rises or only falls, diverging scales run blue to orange around a neutral grey. Dark scales start near
+the page's dark background and rise to light, so that "more" always means "further from the page".
 """
 
 from __future__ import annotations
@@ -63,9 +63,10 @@ def stops(colours: Sequence[str]) -> list[list[Any]]:
 
 
 def for_browser() -> dict[str, Any]:
-    """What a canvas component needs to draw in either theme; JSON-able, goes into `View.meta["palette"]`.
+    """What a component needs to draw in either theme; JSON-able, goes into `View.meta["palette"]`.
 
-    `light` and `dark` are the sequential scales. The browser picks the theme, so that switching it needs no server.
+    `light` and `dark` are the sequential scales. The browser picks the theme, so that switching it needs no
+    server.
     """
     return {
         "light": sequential("light"),

@@ -24,8 +24,8 @@ SlotKey = tuple[str, int]
 class References(Protocol):
     """What a model offers to resolve a plan with."""
 
-    sites: Mapping[str, Site]
-
+    @property
+    def sites(self) -> Mapping[str, Site]: ...
     def mean_outputs(self, reference: str | tuple[str, ...]) -> Mapping[SlotKey, Tensor]: ...
     def clean_trace(self) -> Trace: ...
     def source_trace(self, text: str) -> Trace: ...
@@ -142,5 +142,3 @@ def _check_same_length(tokens: Tokens, source: Tokens) -> None:
         f"from the same position there, so both must be equally long. They part at position {part}: {here[0]!r} here, "
         f"{here[1]!r} there."
     )
-
-

@@ -15,9 +15,7 @@ from functools import lru_cache
 from threading import Lock
 from typing import Any
 
-_LOOKS_SPECIAL = re.compile(
-    r"\[(?:CLS|SEP|MASK|PAD|UNK|BOS|EOS)\]|</?s>|<(?:pad|unk|mask|bos|eos)>|<\|\w{1,40}\|>"
-)
+_LOOKS_SPECIAL = re.compile(r"\[(?:CLS|SEP|MASK|PAD|UNK|BOS|EOS)\]|</?s>|<(?:pad|unk|mask|bos|eos)>|<\|\w{1,40}\|>")
 _BYTE_PIECE = re.compile(r"^<0x([0-9A-Fa-f]{2})>$")
 _VISIBLE = {"\n": "⏎", "\r": "␍", "\t": "⇥", "\u200d": "⟨ZWJ⟩", "\ufe0f": "⟨VS16⟩", "\u00a0": "⍽"}
 _JOINERS = "\u200d\ufe0f"
@@ -209,14 +207,8 @@ def _build(
 
 
 def _segments(tokenizer: Any, encoding: Any, special: Sequence[bool]) -> tuple[int, ...]:
-    numbers = (
-        encoding.sequence_ids(0)
-        if tokenizer.is_fast
-        else (encoding.get("token_type_ids") or [0] * len(special))
-    )
-    return tuple(
-        -1 if mark or number is None else number for number, mark in zip(numbers, special, strict=True)
-    )
+    numbers = encoding.sequence_ids(0) if tokenizer.is_fast else (encoding.get("token_type_ids") or [0] * len(special))
+    return tuple(-1 if mark or number is None else number for number, mark in zip(numbers, special, strict=True))
 
 
 def _piece_style(tokenizer: Any) -> frozenset[str]:
@@ -242,7 +234,8 @@ def _fast_piece_style(description: str) -> frozenset[str]:
 @lru_cache(maxsize=1)
 def _byte_alphabet() -> dict[str, int]:
     """Byte-level tokenizers write each byte as one printable character: printable Latin-1 bytes as themselves, the
-    others, in order, as the characters from U+0100 on (Radford et al. 2019)."""
+    others, in order, as the characters from U+0100 on (Radford et al. 2019).
+    """
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in set(printable)]
     return {chr(b): b for b in printable} | {chr(0x100 + n): b for n, b in enumerate(others)}
@@ -268,9 +261,7 @@ def _piece_bytes(piece: str | None, style: frozenset[str], special: bool) -> byt
 def piece_surface(tokenizer: Any, number: int) -> str:
     """One vocabulary entry as text with its leading space, for lists of next words."""
     piece = tokenizer.convert_ids_to_tokens([number])[0]
-    return _piece_bytes(piece, _piece_style(tokenizer), number in _special_ids(tokenizer)).decode(
-        "utf-8", "replace"
-    )
+    return _piece_bytes(piece, _piece_style(tokenizer), number in _special_ids(tokenizer)).decode("utf-8", "replace")
 
 
 def _surfaces_and_labels(

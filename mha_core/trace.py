@@ -107,7 +107,8 @@ class Trace:
 
     def contributions(self, layer: int, site: str | None = None) -> Tensor:
         """z W_O of every head, [head, query, d_model]. Summed over heads, plus the projection's bias, they are
-        `attention_output`."""
+        `attention_output`.
+        """
         with torch.inference_mode():
             weight = self.output_projection(layer, site).weight
             return torch.einsum("hqd,hdm->hqm", self.head_outputs(layer, site), weight)

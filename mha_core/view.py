@@ -1,22 +1,23 @@
 """`View`: one serialisable record of what is drawn, and how it travels.
 
-A page makes a `View`; the canvas component draws it, Plotly draws it, every export writes it. It knows no Streamlit and
-no model. Kinds that the canvas component (`assets/maps.js`) draws:
+A page makes a `View`; the canvas component draws it, Plotly draws it, every export writes it. It knows no
+Streamlit and no model. Kinds that the canvas component (`assets/maps.js`) draws:
 
 `overview`: every head as a thumbnail.
-    arrays: `maps` [layer, head, row, column] uint8 (0-255 for 0-1) or float32, already pooled to thumbnail size;
-    `values` [layer, head] float32, optional, a measure that is drawn as a ring and said in the tooltip.
-    meta: `id`, `alt`, `selected` [layer, head], `values_label`, `values_range` [low, high], `off` [[layer, head], ...],
-    `range`, `scale`, `causal`, `site_prefix` (before a head's name, such as "enc.").
+    arrays: `maps` [layer, head, row, column] uint8 (0-255 for 0-1) or float32, already pooled to thumbnail
+    size; `values` [layer, head] float32, optional, a measure that is drawn as a ring and said in the tooltip.
+    meta: `id`, `alt`, `selected` [layer, head], `values_label`, `values_range` [low, high], `off` [[layer,
+    head], ...], `range`, `scale`, `causal`, `site_prefix` (before a head's name, such as "enc.").
 
 `layer`: every head of one layer side by side, on one colour scale.
-    arrays: `maps` [head, query, key] float32 (exact, or pooled by `max_pool`).
-    meta: `id`, `alt`, `query_labels`, `key_labels` (one per position of the text, also when the
-    maps are pooled), `block` [query, key] positions per cell ([1, 1]: exact), `titles` and `subtitles` per head,
-    `selected_head`, `off` [head, ...], `range`, `scale`, `causal`.
+    arrays: `maps` [head, query, key] float32 (exact, or pooled by `max_pool`). meta: `id`, `alt`,
+    `query_labels`, `key_labels` (one per position of the text, also when the maps are pooled), `block`
+    [query, key] positions per cell ([1, 1]: exact), `titles` and `subtitles` per head, `selected_head`, `off`
+    [head, ...], `range`, `scale`, `causal`.
 
-Common: `range` [low, high] (default [0, 1]), `scale` "linear" or "log" (from `log_floor`, default 1e-4, to high),
-`palette` (filled in by the component wrapper), `id` (any string; the component reports it as `data-view` when painted).
+Common: `range` [low, high] (default [0, 1]), `scale` "linear" or "log" (from `log_floor`, default 1e-4, to
+high), `palette` (filled in by the component wrapper), `id` (any string; the component reports it as
+`data-view` when painted).
 """
 
 from __future__ import annotations
@@ -47,11 +48,13 @@ class View:
     kind:
         What sort of picture it is (`"overview"`, `"layer"`, ...); see the module's text.
     arrays:
-        Name to array. Only uint8, int32 and float32 travel; `pack` narrows booleans, wider integers and floats.
+        Name to array. Only uint8, int32 and float32 travel; `pack` narrows booleans, wider integers and
+        floats.
     meta:
         JSON-able: labels, ranges, titles, what is selected. Labels are untrusted text and are never markup.
     provenance:
-        JSON-able: text, model and file hash, head, interventions, index base, versions. Every export writes it.
+        JSON-able: text, model and file hash, head, interventions, index base, versions. Every export writes
+        it.
     """
 
     kind: str
@@ -62,9 +65,10 @@ class View:
     def pack(self) -> bytes:
         """The record as one bytes object.
 
-        Layout: header length (4 bytes, little-endian, unsigned, padding included), the header (UTF-8 JSON: `kind`, `meta`,
-        `provenance`, `arrays`: [{name, dtype, shape, offset}]) padded with spaces to 4 bytes, then the arrays, C order,
-        little-endian, each starting at a multiple of 4 bytes. Offsets count from the end of the header.
+        Layout: header length (4 bytes, little-endian, unsigned, padding included), the header (UTF-8 JSON:
+        `kind`, `meta`, `provenance`, `arrays`: [{name, dtype, shape, offset}]) padded with spaces to 4 bytes,
+        then the arrays, C order, little-endian, each starting at a multiple of 4 bytes. Offsets count from
+        the end of the header.
 
         Raises
         ------
@@ -145,13 +149,14 @@ def _narrow(name: str, array: NDArray[Any]) -> NDArray[Any]:
         if array.size and (int(array.min()) < limits.min or int(array.max()) > limits.max):
             raise ValueError(f"Array {name!r} holds integers beyond 32 bits; scale it or send floats.")
         return array.astype(_DTYPES["int32"], copy=False)
-    raise TypeError(f"Array {name!r} is of type {array.dtype}; a view carries numbers (boolean, integer, real).")
+    raise TypeError(f"Array {name!r} is of type {array.dtype}; a view carries booleans, integers and reals.")
 
 
 def max_pool(weights: ArrayLike, size: int) -> tuple[NDArray[Any], tuple[int, int]]:
     """Shrink the last two axes to at most `size` cells each, every cell the maximum of its block.
 
-    The maximum (never the mean) keeps a single strong weight visible in a thumbnail. Blocks at the end may be smaller.
+    The maximum (never the mean) keeps a single strong weight visible in a thumbnail. Blocks at the end may be
+    smaller.
 
     Parameters
     ----------
@@ -163,8 +168,8 @@ def max_pool(weights: ArrayLike, size: int) -> tuple[NDArray[Any], tuple[int, in
     Returns
     -------
     pooled, block
-        [..., ceil(query / block[0]), ceil(key / block[1])] and the positions per cell; a block of (1, 1) returns
-        the input itself, exact.
+        [..., ceil(query / block[0]), ceil(key / block[1])] and the positions per cell; a block of (1, 1)
+        returns the input itself, exact.
 
     Raises
     ------
@@ -177,7 +182,7 @@ def max_pool(weights: ArrayLike, size: int) -> tuple[NDArray[Any], tuple[int, in
     if array.ndim < 2:
         raise ValueError(f"max_pool needs a query and a key axis; the array has {array.ndim} axes.")
     blocks = []
-    for axis in (-2, -1):  # the query axis first: whole rows are compared at once, and the key axis then has less to do
+    for axis in (-2, -1):  # the query axis first: it compares whole rows, and leaves less for the key axis
         length = array.shape[axis]
         block = max(1, -(-length // size))
         if block > 1:

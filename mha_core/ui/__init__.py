@@ -1,1 +1,1 @@
-"""Streamlit widgets, caches and components of Headscope (the only package beside the pages that imports Streamlit)."""
+"""Streamlit widgets, caches and components: the only package, beside the pages, that imports Streamlit."""

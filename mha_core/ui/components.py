@@ -1,7 +1,7 @@
 """The Python side of the canvas components: thin, typed, and never trusting what a browser sends.
 
-Three widgets: `overview` (every head a thumbnail), `layer_maps` (one layer's heads side by side) and `head_grid`
-(heads to switch off). The drawing is in `assets/maps.js` and `assets/headgrid.js`.
+Three widgets: `overview` (every head a thumbnail), `layer_maps` (one layer's heads side by side) and
+`head_grid` (heads to switch off). The drawing is in `assets/maps.js` and `assets/headgrid.js`.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ from mha_core.view import View
 
 Height = Literal["content", "stretch"] | int
 _MOST_HEADS = 100_000  # more names than any model has heads; a longer message is not from our component
+_MOST_CHANGES = 2**31
 
 
 @cache
 def _component(name: str) -> Callable[..., Any]:
-    """The mounting command of one component, declared once a process (declaring again only logs a warning)."""
+    """The mounting command of one component, declared once a process (again would log a warning)."""
     renderer: Callable[..., Any] = st.components.v2.component(
         f"headscope_{name}",
         css=asset(f"{name}.css").read_text(encoding="utf-8"),
@@ -36,7 +37,7 @@ def _component(name: str) -> Callable[..., Any]:
 
 
 def _packed(view: View) -> bytes:
-    """The view with the colours the browser needs, as bytes (bytes only stay bytes when they are `data` itself)."""
+    """The view and its colours as bytes, which stay bytes only when they are `data` itself."""
     if "palette" not in view.meta:
         view = replace(view, meta={**view.meta, "palette": palette.for_browser()})
     return view.pack()
@@ -67,7 +68,8 @@ def overview(
     Parameters
     ----------
     view:
-        Of kind `"overview"`: `maps` [layer, head, row, column], optional `values` [layer, head]; see `mha_core.view`.
+        Of kind `"overview"`: `maps` [layer, head, row, column], optional `values` [layer, head]; see
+        `mha_core.view`.
     key:
         The widget's name in the session.
     on_select:
@@ -101,7 +103,7 @@ def layer_maps(
     on_select: Callable[[int], None] | None = None,
     height: Height = "content",
 ) -> int | None:
-    """All heads of one layer side by side, on one colour scale; a click (or Enter) on a panel chooses its head.
+    """All heads of one layer side by side, on one colour scale; a click (or Enter) chooses a head.
 
     Parameters
     ----------
@@ -135,8 +137,9 @@ def layer_maps(
 class GridRecord:
     """What the session remembers of one head grid.
 
-    `rev` is an opaque word that changes whenever Python sets the list itself; `seq` counts the browser's changes since then
-    that are contained in `off`. Together they tell a new message from an old echo; assets/headgrid.js says how.
+    `rev` is an opaque word that changes whenever Python sets the list itself; `seq` counts the browser's
+    changes since then that are contained in `off`. Together they tell a new message from an old echo;
+    assets/headgrid.js says how.
     """
 
     off: tuple[str, ...]
@@ -165,16 +168,16 @@ def reconcile(
 
     Returns
     -------
-    The new record. A page that asks for something new wins; otherwise a newer message with the same `rev` wins.
+    The new record. A page that asks for something new wins; otherwise a newer message with the same `rev`.
     """
     asked = _known(off, names)
     sent: GridRecord | None = None
     if record is not None and isinstance(message, Mapping):
         heads, seq, rev = message.get("heads"), message.get("seq"), message.get("rev")
-        newer = isinstance(seq, int) and not isinstance(seq, bool) and seq > record.seq
-        if isinstance(seq, int) and newer and rev == record.rev and isinstance(heads, list):
-            sent = GridRecord(_known(heads[:_MOST_HEADS], names), record.rev, seq)
-    if sent is not None and (record is None or asked in (record.off, sent.off)):
+        count = _index(seq, _MOST_CHANGES)
+        if count is not None and count > record.seq and rev == record.rev and isinstance(heads, list):
+            sent = GridRecord(_known(heads[:_MOST_HEADS], names), record.rev, count)
+    if record is not None and sent is not None and asked in (record.off, sent.off):
         return sent
     if record is not None and asked == record.off:
         return record
@@ -201,10 +204,10 @@ def head_grid(
     disabled: bool = False,
     on_change: Callable[[], None] | None = None,
 ) -> list[str]:
-    """A grid of heads to switch off: click, drag, shift-click, whole layers, heads and KV groups, all by keyboard too.
+    """A grid of heads to switch off: click, drag, shift-click, layers, heads, KV groups; all by keyboard too.
 
-    The grid is controlled: pass as `off` what it returned last time (keep it in the session, right after the call), or
-    something else to set it, for example after a preset or a link.
+    The grid is controlled: pass as `off` what it returned last time (keep it in the session, right after the
+    call), or something else to set it, for example after a preset or a link.
 
         st.session_state.off = head_grid(key="grid", n_layers=6, n_heads=12, off=st.session_state.off)
 
@@ -215,14 +218,15 @@ def head_grid(
     n_layers, n_heads:
         The grid's size, both at least 1; heads are query heads.
     off:
-        Names of the heads that are off, such as `"L1H3"` (or `"enc.L1H3"` with `site_prefix="enc."`). Others are ignored.
+        Names of the heads that are off, such as `"L1H3"` (or `"enc.L1H3"` with `site_prefix="enc."`). Others
+        are ignored.
     group:
         Query heads per key/value head; 1 where every head has its own.
     heat:
         [layer, head], a measure that colours the heads; NaN leaves a head uncoloured.
     heat_label, heat_range:
-        What `heat` is, and the values at the ends of the scale (default: 0 to its maximum, or symmetric around 0 when some
-        are negative, on the diverging scale).
+        What `heat` is, and the values at the ends of the scale (default: 0 to its maximum, or symmetric
+        around 0 when some are negative, on the diverging scale).
     site_prefix:
         Stands before every name: `""`, `"enc."`, `"dec."` or `"cross."`.
     disabled:
@@ -283,7 +287,7 @@ def _heat(
         return None, 0.0, 1.0
     values = np.asarray(heat, dtype=np.float64)
     if values.shape != (n_layers, n_heads):
-        raise ValueError(f"heat must be [layer, head] = ({n_layers}, {n_heads}); its shape is {values.shape}.")
+        raise ValueError(f"heat must have the shape ({n_layers}, {n_heads}), not {values.shape}.")
     finite = values[np.isfinite(values)]
     if heat_range is not None:
         low, high = map(float, heat_range)

@@ -12,6 +12,7 @@ from mha_core.ui.components import GridRecord, reconcile
 pytestmark = pytest.mark.browser
 
 APPS = "tests/browser/apps"
+MEASURE_TOPS = "all => all.map((one) => Math.round(one.getBoundingClientRect().top))"
 NAMES = [f"L{layer}H{head}" for layer in range(2) for head in range(3)]
 Serve = Callable[..., str]
 
@@ -355,7 +356,8 @@ def test_the_future_of_a_causal_map_is_blank(page: Page, serve: Serve) -> None:
         """(canvas) => {
             const { width, height } = canvas;
             const at = (x, y) => canvas.getContext("2d").getImageData(x, y, 1, 1).data[3];
-            return [at(Math.round(width * 0.9), Math.round(height * 0.15)), at(Math.round(width * 0.3), Math.round(height * 0.7))];
+            const [right, top, left, low] = [width * 0.9, height * 0.15, width * 0.3, height * 0.7].map(Math.round);
+            return [at(right, top), at(left, low)];
         }"""
     )
     assert alpha == [0, 255]
@@ -405,10 +407,10 @@ def test_the_maps_follow_the_theme_without_the_server(new_page: Callable[..., Pa
 def test_a_phone_shows_two_panels_a_row_and_a_resize_repaints(new_page: Callable[..., Page], serve: Serve) -> None:
     page = new_page(viewport={"width": 390, "height": 844})
     open_maps(page, serve)
-    tops = page.locator(".hs-panel").evaluate_all("all => all.map((one) => Math.round(one.getBoundingClientRect().top))")
+    tops = page.locator(".hs-panel").evaluate_all(MEASURE_TOPS)
     assert tops[0] == tops[1] < tops[2] == tops[3]
     before = page.locator(".hs-maps").last.get_attribute("data-painted")
     page.set_viewport_size({"width": 1200, "height": 844})
     expect(page.locator(".hs-maps").last).not_to_have_attribute("data-painted", before or "")
-    tops = page.locator(".hs-panel").evaluate_all("all => all.map((one) => Math.round(one.getBoundingClientRect().top))")
+    tops = page.locator(".hs-panel").evaluate_all(MEASURE_TOPS)
     assert len(set(tops)) == 1

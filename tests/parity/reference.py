@@ -19,6 +19,12 @@ from transformers import PreTrainedModel
 from mha_core import Tokens, Trace
 from tests.tiny import ENCODER_DECODERS, FAMILIES
 
+_DECODER = {"self": "model.layers.{}.self_attn.o_proj"}
+_BART = {
+    "enc": "model.encoder.layers.{}.self_attn.out_proj",
+    "dec": "model.decoder.layers.{}.self_attn.out_proj",
+    "cross": "model.decoder.layers.{}.encoder_attn.out_proj",
+}
 # Where each family's output projection is, by site; "{}" is the layer.
 PROJECTIONS: dict[str, dict[str, str]] = {
     "bert": {"self": "bert.encoder.layer.{}.attention.output.dense"},
@@ -31,22 +37,14 @@ PROJECTIONS: dict[str, dict[str, str]] = {
     "gpt2": {"self": "transformer.h.{}.attn.c_proj"},
     "gpt-neox": {"self": "gpt_neox.layers.{}.attention.dense"},
     "opt": {"self": "model.decoder.layers.{}.self_attn.out_proj"},
-    **dict.fromkeys(
-        ("llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3", "phi3"), {"self": "model.layers.{}.self_attn.o_proj"}
-    ),
+    **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3", "phi3"), _DECODER),
     "t5": {
         "enc": "encoder.block.{}.layer.0.SelfAttention.o",
         "dec": "decoder.block.{}.layer.0.SelfAttention.o",
         "cross": "decoder.block.{}.layer.1.EncDecAttention.o",
     },
-    **dict.fromkeys(
-        ("bart", "marian"),
-        {
-            "enc": "model.encoder.layers.{}.self_attn.out_proj",
-            "dec": "model.decoder.layers.{}.self_attn.out_proj",
-            "cross": "model.decoder.layers.{}.encoder_attn.out_proj",
-        },
-    ),
+    "bart": _BART,
+    "marian": _BART,
 }
 N_LAYERS = 2
 N_HEADS = 4
@@ -130,7 +128,10 @@ def _editing(slot: Slot, edit: Callable[[Tensor], Tensor]) -> Iterator[None]:
 
 
 def _arguments(tokens: Tokens) -> dict[str, Any]:
-    arguments = {"input_ids": torch.tensor([tokens.ids]), "attention_mask": torch.ones(1, len(tokens), dtype=torch.long)}
+    arguments = {
+        "input_ids": torch.tensor([tokens.ids]),
+        "attention_mask": torch.ones(1, len(tokens), dtype=torch.long),
+    }
     if tokens.type_ids is not None:
         arguments["token_type_ids"] = torch.tensor([tokens.type_ids])
     return arguments
@@ -156,4 +157,4 @@ def result_of(trace: Trace) -> Tensor:
 
 def difference(a: Tensor, b: Tensor) -> float:
     """Largest absolute difference; infinite when shapes differ."""
-    return float((a - b).abs().max()) if a.shape == b.shape else float("inf")
+    return float((a - b).detach().abs().max()) if a.shape == b.shape else float("inf")

@@ -23,6 +23,7 @@ from tests.parity.reference import (
 from tests.tiny import FAMILIES, REFUSED, tiny_model_dir
 
 SENTENCE = "When Mary and John went to the store, John gave a drink to"
+TARGET = "The keys are on the table."
 OTHERS = ("The keys to the old wooden cabinet", "I love machine learning.", "Rain fell on the garden all night long.")
 SHARED_KEYS = ("llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3", "phi3")
 TOLERANCE = 1e-5
@@ -46,7 +47,7 @@ class Pair:
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
     folder = tiny_model_dir(request.param, tmp_path_factory)
     model = load_model(str(folder))
-    return Pair(model, Reference(request.param, folder), model.run(SENTENCE))
+    return Pair(model, Reference(request.param, folder), model.run(SENTENCE, target=TARGET))
 
 
 def test_sites_and_kind(pair: Pair) -> None:
@@ -79,9 +80,9 @@ def test_heads_differ_and_rows_are_not_uniform(pair: Pair) -> None:
 
 @pytest.mark.parametrize("plan", ["empty", "scale by one", "scale by one at a position"])
 def test_a_plan_that_changes_nothing_is_bit_equal(pair: Pair, plan: str) -> None:
-    heads = [HeadRef(layer, 1, site) for site, layer in pair.slots()]
+    slots = [] if plan == "empty" else list(pair.slots())
     positions = [0] if plan.endswith("position") else None
-    items = [] if plan == "empty" else [HeadAblation(heads, "scale", positions, factor=1.0)]
+    items = [HeadAblation([HeadRef(layer, 1, site)], "scale", positions, factor=1.0) for site, layer in slots]
     trace = _run(pair, Interventions(items))
     assert torch.equal(trace.hidden, pair.clean.hidden)
     assert torch.equal(result_of(trace), result_of(pair.clean))
@@ -122,11 +123,9 @@ def test_mean_ablation_over_other_sentences(pair: Pair) -> None:
 
 
 def test_resampling_takes_the_other_sentences_head_outputs(pair: Pair) -> None:
-    other = SENTENCE.replace("Mary", "John")
-    source = pair.model.run(other, **_target(pair))
-    if len(source.tokens) != len(pair.clean.tokens):
-        pytest.fail("The two sentences must be equally long for this test.")
-    site, layer = list(pair.slots())[0]
+    other = SENTENCE.replace("Mary and John", "John and Mary")
+    source = pair.model.run(other, target=TARGET)
+    site, layer = next(pair.slots())
     z = pair.reference.head_outputs(source.tokens, source.source_tokens, site, layer)
     trace = _run(pair, HeadAblation([HeadRef(layer, 0, site)], "resample", source=other))
     assert _differs(trace, pair.clean)
@@ -203,13 +202,8 @@ def test_pairs_equal_the_library(family: str, tmp_path_factory: pytest.TempPathF
     assert difference(result_of(trace), result(Reference(family, folder).again(trace))) <= TOLERANCE
 
 
-def _target(pair: Pair) -> dict[str, object]:
-    """Encoder-decoders: the clean run's target, so that all runs read the same."""
-    return {} if pair.clean.source_tokens is None else {"target": pair.clean.tokens}
-
-
 def _run(pair: Pair, plan: Interventions | HeadAblation) -> Trace:
-    return pair.model.run(SENTENCE, plan, **_target(pair))  # type: ignore[arg-type]
+    return pair.model.run(SENTENCE, plan, target=TARGET)  # only encoder-decoders have a target
 
 
 def _differs(trace: Trace, clean: Trace) -> bool:

@@ -15,8 +15,8 @@ from mha_core.view import View, max_pool
 
 def test_a_view_comes_back_as_it_was() -> None:
     rng = np.random.default_rng(0)
-    arrays = {
-        "thumbnails": rng.integers(0, 256, (2, 3, 5, 7), dtype=np.uint8),  # 210 bytes: the next array needs padding
+    arrays: dict[str, np.ndarray] = {
+        "thumbnails": rng.integers(0, 256, (2, 3, 5, 7), dtype=np.uint8),  # 210 bytes: then padding
         "maps": rng.random((3, 5, 7), dtype=np.float32),
         "places": rng.integers(-9, 9, (4,), dtype=np.int32),
         "empty": np.zeros((0, 3), np.float32),
@@ -33,7 +33,8 @@ def test_a_view_comes_back_as_it_was() -> None:
 
 
 def test_header_and_arrays_start_at_multiples_of_four_bytes() -> None:
-    packed = View("overview", {"a": np.arange(3, dtype=np.uint8), "b": np.ones(2, np.float32)}, {"x": "é"}).pack()
+    arrays: dict[str, np.ndarray] = {"a": np.arange(3, dtype=np.uint8), "b": np.ones(2, np.float32)}
+    packed = View("overview", arrays, {"x": "é"}).pack()
     (length,) = struct.unpack_from("<I", packed)
     header = json.loads(packed[4 : 4 + length])
     assert length % 4 == 0
@@ -74,7 +75,14 @@ def test_damaged_bytes_are_refused(cut: int) -> None:
 
 @pytest.mark.parametrize(
     ("queries", "keys", "size", "block"),
-    [(8, 8, 4, (2, 2)), (10, 7, 4, (3, 2)), (5, 33, 8, (1, 5)), (4, 4, 4, (1, 1)), (1, 9, 1, (1, 9)), (129, 128, 32, (5, 4))],
+    [
+        (8, 8, 4, (2, 2)),
+        (10, 7, 4, (3, 2)),
+        (5, 33, 8, (1, 5)),
+        (4, 4, 4, (1, 1)),
+        (1, 9, 1, (1, 9)),
+        (129, 128, 32, (5, 4)),
+    ],
 )
 def test_every_cell_is_the_maximum_of_its_block(queries: int, keys: int, size: int, block: tuple[int, int]) -> None:
     weights = np.random.default_rng(1).random((2, 3, queries, keys), dtype=np.float32)
@@ -130,7 +138,8 @@ def test_diverging_scales_are_balanced_around_a_neutral_middle(theme: palette.Th
 
 
 def test_colour_stops_run_from_0_to_1() -> None:
-    assert palette.stops(["#000000", "#888888", "#ffffff"]) == [[0.0, "#000000"], [0.5, "#888888"], [1.0, "#ffffff"]]
+    three = palette.stops(["#000000", "#888888", "#ffffff"])
+    assert three == [[0.0, "#000000"], [0.5, "#888888"], [1.0, "#ffffff"]]
     with pytest.raises(ValueError, match="at least two"):
         palette.stops(["#000000"])
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-WORDS = "[CLS] the engineer handed the manager the report because she approved it . [SEP]".split()
+TEXT = "[CLS] the engineer handed the manager the report because she approved it . [SEP]"
+WORDS = TEXT.split()
 
 
 def maps(n_heads: int, n: int, *, causal: bool = False, seed: int = 0) -> NDArray[np.float32]:

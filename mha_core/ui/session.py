@@ -1,0 +1,123 @@
+"""One visitor's session: their `ViewState`, kept in step with the URL and with the widgets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import streamlit as st
+
+from mha_core.interventions import InterventionError, Interventions
+from mha_core.model import Model
+from mha_core.tokens import InputError, Tokens
+from mha_core.trace import Trace
+from mha_core.ui.state import ViewState
+from mha_core.ui.stores import store
+from mha_core.ui.text import plain
+
+_STATE, _WRITTEN, _STOPPED = "_view_state", "_url_written", "_stopped"
+SLOW_TOKENS = 200  # above, a run takes long enough that progress is shown
+
+
+def current() -> ViewState:
+    """The visitor's choices."""
+    state: ViewState = st.session_state.get(_STATE) or ViewState()
+    return state
+
+
+def update(**changes: Any) -> None:
+    """Change some choices. In a widget's callback, before the page runs again."""
+    st.session_state[_STATE] = current().with_(**changes)
+
+
+def adopt_url() -> None:
+    """Take over what the URL says, at first load and whenever the visitor changed it (a link, the back button).
+
+    A page switch empties the URL; the session's choices then stay, and `write_url` puts them back.
+    """
+    query = st.query_params.to_dict()
+    if _STATE not in st.session_state or (query and query != st.session_state.get(_WRITTEN)):
+        st.session_state[_STATE] = ViewState.from_query(query)
+
+
+def write_url() -> None:
+    """Put the visitor's choices into the URL, so that the address is a link to what is seen."""
+    query = current().to_query()
+    if st.query_params.to_dict() != query:
+        st.query_params.from_dict(query)
+    st.session_state[_WRITTEN] = query
+
+
+def bind(field: str, convert: Callable[[Any], Any] = lambda value: value, to_widget: Any = None) -> dict[str, Any]:
+    """Arguments that tie a widget to a field of the state: `st.text_input("Sentence", **bind("text"))`.
+
+    The widget's own value is only touched when the state says something else (an example, a link): setting it at
+    every run would wipe out what a person typed in the meantime.
+    """
+    key = f"w_{field}"
+    value = getattr(current(), field) if to_widget is None else to_widget
+    if st.session_state.get(key) != value:
+        st.session_state[key] = value
+
+    def changed() -> None:
+        update(**{field: convert(st.session_state[key])})
+
+    return {"key": key, "on_change": changed}
+
+
+def stop_with(message: str) -> None:
+    """End this run with a sentence in the place of the page. What was typed stays where it is."""
+    st.info(plain(message), icon=":material/info:")
+    write_url()
+    st.stop()
+
+
+def run(model: Model, tokens: Tokens, plan: Interventions | None = None, *, target: Tokens | None = None,
+        label: str = "Running the model") -> Trace:  # fmt: skip
+    """The trace of a run, from the store or made now; with progress and a way to stop when it is long."""
+    plan = plan or Interventions()
+    key = (model.name, tokens.text, tokens.text_pair, plan, target.ids if target else None)
+    if store().has_trace(key):
+        return store().trace(key, lambda: model.run(tokens, plan, target=target))
+    try:
+        with Working(label, key, show=len(tokens) > SLOW_TOKENS) as working:
+            return store().trace(key, lambda: model.run(tokens, plan, working.progress, target=target))
+    except (InputError, InterventionError) as error:
+        stop_with(str(error))
+        raise  # stop_with does not return
+
+
+class Working:
+    """Long work in view: a bar, the time it needs, and a button that stops it.
+
+    A click on anything ends the run at its next progress call, so that no core stays busy for a visitor who has moved
+    on. "Stop" also remembers not to begin the same work again until it is asked for.
+    """
+
+    def __init__(self, label: str, key: Hashable, show: bool = True) -> None:
+        self.label, self.key, self.show = label, hash(key), show
+
+    def __enter__(self) -> Working:
+        self.place = st.empty()
+        if self.show and self.key == st.session_state.get(_STOPPED):
+            with self.place.container():
+                st.info("Stopped, as you asked.", icon=":material/pause:")
+                st.button("Run it", key="run_again", on_click=lambda: st.session_state.pop(_STOPPED, None))
+            write_url()
+            st.stop()
+        if self.show:
+            with self.place.container():
+                self.bar = st.progress(0.0, text=f"{self.label} …")
+                st.button("Stop", key=f"stop_{self.key}", on_click=self._stop, icon=":material/stop_circle:")
+        return self
+
+    def _stop(self) -> None:
+        st.session_state[_STOPPED] = self.key
+
+    def progress(self, done: int, total: int) -> None:
+        """Show `done` of `total`; ends the run when the visitor has done something else."""
+        if self.show:
+            self.bar.progress(done / max(total, 1), text=f"{self.label} … {done} of {total}")
+
+    def __exit__(self, *error: object) -> None:
+        self.place.empty()

@@ -1,0 +1,195 @@
+"""What every page shares: which model, which sentence, and the run that both lead to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
+
+from mha_core.catalogue import ModelError, list_models
+from mha_core.examples import EXAMPLES
+from mha_core.model import Model
+from mha_core.own_layer import MAX_HEADS, OwnLayerModel, own_layer_name
+from mha_core.tokens import InputError, Tokens
+from mha_core.trace import Trace
+from mha_core.ui.session import bind, current, run, stop_with, update, write_url
+from mha_core.ui.state import MAX_NAME, MAX_TEXT
+from mha_core.ui.stores import store
+from mha_core.ui.text import plain
+
+_KINDS = {
+    "causal-lm": "decoder: each token sees itself and what is before it",
+    "masked-lm": "encoder: every token sees every token",
+    "encoder": "encoder: every token sees every token",
+    "seq2seq": "encoder–decoder",
+}
+_TITLES = {info.name: info.title for info in list_models()}
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What a page starts from: the model, the tokens of the sentence, and the clean run."""
+
+    model: Model
+    tokens: Tokens
+    trace: Trace
+
+
+def draw_sidebar() -> tuple[Model, Tokens]:
+    """Draw the sidebar, load the model it names and tokenize the sentence. Ends the run with a sentence if it can't."""
+    with st.sidebar:
+        _model_choice()
+        details = st.container(gap=None)
+        _sentence_choice()
+        counts = st.container(gap=None)
+        pair = st.container()
+        _example_choice()
+    model = _load(current().model)
+    with details:
+        _model_details(model)
+    with pair:
+        if model.takes_pairs:
+            st.text_input(
+                "Second sentence (optional)", live=True, max_chars=MAX_TEXT, placeholder="attend across two sentences",
+                **bind("pair"),
+            )  # fmt: skip
+    tokens = _tokenize(model)
+    with counts:
+        _token_count(tokens)
+    return model, tokens
+
+
+def shared() -> Shared:
+    """The model, tokens and clean run of this page. The sidebar has made them; here they come from the store."""
+    model = store().model(current().model, lambda message: None)
+    tokens = _tokenize(model)
+    trace = run(model, tokens, label=f"Running {model.details.title} on {len(tokens):,} tokens")
+    _keep_in_range(trace)
+    return Shared(model, tokens, trace)
+
+
+def _keep_in_range(trace: Trace) -> None:
+    """A head chosen on a larger model becomes one that this model has."""
+    state = current()
+    site = state.site if state.site in trace.sites else trace.main_site
+    shape = trace.sites[site]
+    layer, head = min(state.layer, shape.n_layers - 1), min(state.head, shape.n_heads - 1)
+    if (site, layer, head) != (state.site, state.layer, state.head):
+        update(site="" if site == trace.main_site else site, layer=layer, head=head)
+
+
+def chosen_site(trace: Trace) -> str:
+    """The site that is looked at."""
+    return current().site or trace.main_site
+
+
+def _model_choice() -> None:
+    names = [info.name for info in list_models()]
+    chosen = current().model
+    listed = "own-layer" if chosen.startswith("own-layer/") else chosen
+    options = names if listed in names else [*names, listed]
+    st.selectbox(
+        "Model", options, accept_new_options=True, format_func=lambda name: _TITLES.get(name, name),
+        help="Pick one, or type a hub id such as openai-community/gpt2, or a folder on the server with a model in it.",
+        **bind("model", convert=lambda name: (name or names[0])[:MAX_NAME], to_widget=listed),
+    )  # fmt: skip
+    if listed == "own-layer":
+        _own_layer_sizes(chosen)
+
+
+def _own_layer_sizes(name: str) -> None:
+    try:
+        model = OwnLayerModel.from_name(name)
+        d_model, n_heads, seed = model.layer.d_model, model.layer.n_heads, model.seed
+    except ValueError:
+        d_model, n_heads, seed = 64, 8, 0
+    left, middle, right = st.columns(3)
+    sizes = [8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024]
+    with left:
+        st.selectbox("d_model", sorted({*sizes, d_model}), index=sorted({*sizes, d_model}).index(d_model),
+                     key="own_d_model", on_change=_own_layer_changed)  # fmt: skip
+    divisors = [h for h in range(1, min(d_model, MAX_HEADS) + 1) if d_model % h == 0]
+    with middle:
+        st.selectbox("heads", divisors, index=divisors.index(n_heads) if n_heads in divisors else 0,
+                     key="own_heads", on_change=_own_layer_changed)  # fmt: skip
+    with right:
+        st.number_input("seed", 0, 999_999, seed, key="own_seed", on_change=_own_layer_changed)
+
+
+def _own_layer_changed() -> None:
+    d_model, n_heads = st.session_state["own_d_model"], st.session_state["own_heads"]
+    # The widths offered all divide by some power of two: a head count that no longer fits becomes the next that does.
+    while d_model % n_heads:
+        n_heads -= 1
+    update(model=own_layer_name(d_model, n_heads, int(st.session_state["own_seed"])))
+
+
+def _sentence_choice() -> None:
+    state = current()
+    if st.session_state.get("long_text") or "\n" in state.text:
+        st.text_area(
+            "Sentence", height=160, max_chars=MAX_TEXT, help="Ctrl+Enter (⌘+Enter) takes the text over.", **bind("text")
+        )
+    else:
+        st.text_input("Sentence", live=True, max_chars=MAX_TEXT, placeholder="type a sentence", **bind("text"))
+
+
+def _example_choice() -> None:
+    st.caption("Examples")
+    with st.container(horizontal=True, gap="small"):
+        for number, example in enumerate(EXAMPLES):
+            st.button(
+                example.label, key=f"example_{number}", help=plain(example.text), on_click=update,
+                kwargs={"text": example.text, "pair": ""},
+            )  # fmt: skip
+    st.toggle("Several lines", key="long_text", persist_state="session", help="A larger field, for longer texts.")
+
+
+def _load(name: str) -> Model:
+    if store().has_model(name):
+        return store().model(name, lambda message: None)
+    title = _TITLES.get(name, name)
+    place = st.empty()
+    try:
+        with place.status(f"Loading {plain(title)} …", expanded=True) as status:
+            status.text("The first time a model is used its weights are read, and each of its heads is found.")
+            model = store().model(name, lambda message: _say(status, message))
+    except (ModelError, ValueError) as error:
+        place.empty()
+        st.error(plain(str(error)), icon=":material/error:")
+        write_url()
+        st.stop()
+    place.empty()
+    return model
+
+
+def _say(status: DeltaGenerator, message: str) -> None:
+    status.text(f"{message} …")
+
+
+def _tokenize(model: Model) -> Tokens:
+    state = current()
+    try:
+        return model.tokenize(state.text, state.pair if model.takes_pairs else None)
+    except InputError as error:
+        stop_with(str(error))
+        raise  # stop_with does not return
+
+
+def _model_details(model: Model) -> None:
+    st.caption(plain(_KINDS[model.kind]))
+    for site, shape in model.sites.items():
+        name = "" if site == "self" else f"{site}: "
+        shared_by = f" · {shape.group} query heads share each key/value head" if shape.group > 1 else ""
+        layers = "1 layer" if shape.n_layers == 1 else f"{shape.n_layers} layers"
+        st.caption(plain(f"{name}{layers} × {shape.n_heads} heads{shared_by}"))
+    details = model.details
+    parts = [f"{details.n_parameters:,} parameters", details.origin, details.file, details.note]
+    st.caption(plain(" · ".join(part for part in parts if part)))
+
+
+def _token_count(tokens: Tokens) -> None:
+    st.caption(f"{len(tokens):,} tokens of at most {tokens.limit:,}")
+    for note in tokens.notes:
+        st.warning(plain(note))

@@ -1,0 +1,93 @@
+"""What the server keeps between runs, with a bound on each: loaded models, and traces.
+
+Keys are names and texts, never arrays. Everything kept is a pure result: a model as its files make it, a trace as
+(model, text, plan) makes it, so that visitors can share them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import streamlit as st
+from cachetools import LRUCache
+
+from mha_core.loading import load_model
+from mha_core.model import Model
+from mha_core.trace import Trace
+
+MAX_MODELS = 3
+MAX_TRACE_BYTES = 1_000_000_000
+
+
+class Store:
+    """Models by name, and traces and what is drawn from them by key. One for the whole server, safe for threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loading: dict[str, threading.Lock] = {}
+        self._models: OrderedDict[str, Model] = OrderedDict()
+        self._traces: LRUCache[Hashable, Trace] = LRUCache(MAX_TRACE_BYTES, getsizeof=lambda trace: trace.nbytes)
+        self._small: LRUCache[Hashable, Any] = LRUCache(256)
+
+    def has_model(self, name: str) -> bool:
+        """Whether the model is in memory."""
+        with self._lock:
+            return name in self._models
+
+    def model(self, name: str, report: Callable[[str], None]) -> Model:
+        """The model, loaded now if it is not in memory. One thread loads it; others who want it wait for that."""
+        with self._lock:
+            turn = self._loading.setdefault(name, threading.Lock())
+        with turn:
+            with self._lock:
+                if name in self._models:
+                    self._models.move_to_end(name)
+                    return self._models[name]
+            model = load_model(name, report=report)
+            with self._lock:
+                self._models[name] = model
+                while len(self._models) > MAX_MODELS:
+                    dropped, _ = self._models.popitem(last=False)
+                    self._forget(dropped)
+            return model
+
+    def _forget(self, name: str) -> None:
+        """Traces hold on to their model; they go with it."""
+        self._loading.pop(name, None)
+        for key in [key for key in self._traces if isinstance(key, tuple) and key[0] == name]:
+            self._traces.pop(key, None)
+
+    def trace(self, key: Hashable, make: Callable[[], Trace]) -> Trace:
+        """The trace kept under `key`, made now if there is none. One too large to keep is made and not kept."""
+        with self._lock:
+            if key in self._traces:
+                return self._traces[key]
+        trace = make()
+        with self._lock:
+            if trace.nbytes <= MAX_TRACE_BYTES // 2:
+                self._traces[key] = trace
+        return trace
+
+    def has_trace(self, key: Hashable) -> bool:
+        """Whether a trace is kept."""
+        with self._lock:
+            return key in self._traces
+
+    def small(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        """Any small result (numbers of a few kilobytes), kept by key."""
+        with self._lock:
+            if key in self._small:
+                return self._small[key]
+        value = make()
+        with self._lock:
+            self._small[key] = value
+        return value
+
+
+@st.cache_resource
+def store() -> Store:
+    """The server's one store."""
+    return Store()

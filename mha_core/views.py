@@ -1,0 +1,189 @@
+"""From a trace to the views that are drawn: the whole model's thumbnails, a layer's heads, one token's row.
+
+Weights stay per head; nothing here averages heads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from importlib import metadata
+from typing import Any
+
+import numpy as np
+
+from mha_core.metrics import MEASURES
+from mha_core.model import Model
+from mha_core.tokens import Tokens
+from mha_core.trace import Trace
+from mha_core.view import View, max_pool
+
+THUMBNAIL = 32
+EXACT_CELLS = 256  # positions a side up to which a layer's maps travel cell by cell
+POOLED_CELLS = 192
+Progress = Callable[[int, int], None]
+
+
+def provenance(model: Model, trace: Trace, **more: Any) -> dict[str, Any]:
+    """What made a picture: text, model and file hash, interventions, index base, versions."""
+    details = model.details
+    return {
+        "text": (trace.source_tokens or trace.tokens).text,
+        "text_pair": trace.tokens.text_pair,
+        "target": trace.tokens.text if trace.source_tokens else None,
+        "model": model.name,
+        "model_origin": details.origin,
+        "model_file": details.file,
+        "model_sha256": details.sha256,
+        "model_note": details.note,
+        "interventions": str(trace.interventions),
+        "index_base": 0,
+        "versions": {name: metadata.version(name) for name in ("torch", "transformers")},
+        **more,
+    }
+
+
+class Overview:
+    """Thumbnails and measures of every head of a site: maps [layer, head, row, column], values [layer, head].
+
+    Made layer by layer, once per run; at 2,048 tokens that takes seconds, so that `progress` is called.
+    """
+
+    def __init__(self, trace: Trace, site: str, progress: Progress | None = None) -> None:
+        maps, rows = [], []
+        n_layers = trace.sites[site].n_layers
+        square = site != "cross"
+        self.measures = {name: m for name, m in MEASURES.items() if square or not m.needs_square}
+        for layer in range(n_layers):
+            if progress is not None:
+                progress(layer, n_layers)
+            weights = trace.weights(layer, site)
+            maps.append(np.rint(255 * np.clip(max_pool(weights.numpy(), THUMBNAIL)[0], 0, 1)).astype(np.uint8))
+            rows.append([measure.function(weights).numpy() for measure in self.measures.values()])
+        self.maps = np.stack(maps)
+        table = np.stack([np.stack(row) for row in rows], axis=1)  # [measure, layer, head]
+        self.values = dict(zip(self.measures, table, strict=True))
+
+
+def overview_view(
+    overview: Overview,
+    model: Model,
+    trace: Trace,
+    *,
+    site: str,
+    ring: str,
+    layer: int,
+    head: int,
+    off: Sequence[str] = (),
+) -> View:
+    """Every head of a site as a thumbnail, ringed by a measure."""
+    measure = overview.measures.get(ring) or next(iter(overview.measures.values()))
+    values = overview.values.get(ring, next(iter(overview.values.values())))
+    n_layers, n_heads = overview.maps.shape[:2]
+    queries, keys = trace.site_tokens(site)
+    block = -(-max(len(queries), len(keys)) // THUMBNAIL)
+    pooled = f", each cell the largest weight of {block} × {block} positions" if block > 1 else ""
+    meta = {
+        "id": f"overview|{site}|{hash((trace.tokens.ids, str(trace.interventions))) & 0xFFFFFFFF:x}|{ring}",
+        "alt": f"Attention maps of all {n_layers * n_heads} heads, {n_layers} layers by {n_heads} heads{pooled}. "
+        f"Rings show {measure.name}: {measure.definition}. Chosen: L{layer}H{head}.",
+        "selected": [layer, head],
+        "values_label": measure.name,
+        "values_range": [0, 1],
+        "range": [0, 1],
+        "scale": "linear",
+        "causal": trace.sites[site].causal,
+        "site_prefix": "" if site == "self" else f"{site}.",
+        "off": _off_pairs(off, site),
+    }
+    return View("overview", {"maps": overview.maps, "values": values}, meta, provenance(model, trace, site=site))
+
+
+def layer_view(model: Model, trace: Trace, *, site: str, layer: int, heads: Sequence[int] | None = None,
+               selected: int | None = None, ring: str = "first", subtitles: bool = True) -> View:  # fmt: skip
+    """Heads of one layer, exact up to 256 positions, pooled by maximum beyond (and said so)."""
+    weights = trace.weights(layer, site)
+    chosen = list(range(weights.shape[0])) if heads is None else list(heads)
+    weights = weights[chosen]
+    queries, keys = trace.site_tokens(site)
+    array, block = weights.numpy(), (1, 1)
+    if max(array.shape[1:]) > EXACT_CELLS:
+        array, block = max_pool(array, POOLED_CELLS)
+    measure = MEASURES[ring if site != "cross" or not MEASURES[ring].needs_square else "first"]
+    values = measure.function(weights).tolist()
+    names = [f"L{layer}H{head}" for head in chosen]
+    meta = {
+        "id": f"layer|{site}|{layer}|{chosen[0]}-{len(chosen)}|"
+        f"{hash((queries.ids, keys.ids, str(trace.interventions))) & 0xFFFFFFFF:x}",
+        "alt": f"Attention maps of {', '.join(names)}: {len(queries)} queries (rows) by {len(keys)} keys (columns).",
+        "query_labels": list(queries.labels),
+        "key_labels": list(keys.labels),
+        "query_hovers": list(queries.hovers),
+        "key_hovers": list(keys.hovers),
+        "block": list(block),
+        "titles": [f"H{head}" for head in chosen],
+        "subtitles": [f"{value:.2f} {measure.name}" for value in values] if subtitles else [""] * len(chosen),
+        "selected_head": chosen.index(selected) if selected in chosen else None,
+        "range": [0, 1],
+        "scale": "linear",
+        "causal": trace.sites[site].causal,
+        "off": [chosen.index(h.head) for h in trace.interventions.heads
+                if h.site == site and h.layer == layer and h.head in chosen],
+    }  # fmt: skip
+    return View("layer", {"maps": array}, meta, provenance(model, trace, site=site, layer=layer, heads=names))
+
+
+def token_view(model: Model, trace: Trace, *, site: str, layer: int, query: int) -> View:
+    """Where every head of a layer looks from one token: heads (rows) by keys (columns)."""
+    rows = trace.weights(layer, site)[:, query]  # [head, key]
+    queries, keys = trace.site_tokens(site)
+    array, block = rows.numpy()[None], (1, 1)
+    if array.shape[-1] > EXACT_CELLS:
+        array, block = _pool_keys(array, EXACT_CELLS)
+    heads = [f"H{head}" for head in range(rows.shape[0])]
+    meta = {
+        "id": f"token|{site}|{layer}|{query}|{hash((queries.ids, keys.ids, str(trace.interventions))) & 0xFFFFFFFF:x}",
+        "alt": f"Where each head of layer {layer} looks from position {query}, {queries.labels[query]}: "
+        f"{len(heads)} heads (rows) by {len(keys)} keys (columns).",
+        "query_labels": heads,
+        "key_labels": list(keys.labels),
+        "key_hovers": list(keys.hovers),
+        "block": list(block),
+        "titles": [""],
+        "subtitles": [""],
+        "range": [0, 1],
+        "scale": "linear",
+        "caption": f"rows are heads, all looking from “{queries.labels[query]}”",
+        "causal": False,
+    }
+    return View("layer", {"maps": array}, meta, provenance(model, trace, site=site, layer=layer, query=query))
+
+
+def top_keys(trace: Trace, site: str, layer: int, head: int, count: int = 3) -> list[dict[str, Any]]:
+    """The map of one head as a table: per query its strongest keys and what of its attention they make up."""
+    weights = trace.weights(layer, site)[head]
+    queries, keys = trace.site_tokens(site)
+    best = weights.topk(min(count, weights.shape[-1]), dim=-1)
+    rows = []
+    for position, (values, places) in enumerate(zip(best.values.tolist(), best.indices.tolist(), strict=True)):
+        row: dict[str, Any] = {"position": position, "query": queries.labels[position]}
+        for rank, (value, place) in enumerate(zip(values, places, strict=True), start=1):
+            row |= {f"key {rank}": f"{keys.labels[place]} ({place})", f"weight {rank}": value}
+        rows.append(row | {"shown": sum(values)})
+    return rows
+
+
+def whole_words(tokens: Tokens, position: int) -> str:
+    """A position and its token ("3: she"), for lists that let a person choose a token."""
+    return f"{position}: {tokens.hovers[position]}"
+
+
+def _off_pairs(off: Sequence[str], site: str) -> list[list[int]]:
+    from mha_core.interventions import HeadRef
+
+    refs = [HeadRef.parse(name) for name in off]
+    return [[ref.layer, ref.head] for ref in refs if ref.site == site]
+
+
+def _pool_keys(array: np.ndarray, size: int) -> tuple[np.ndarray, tuple[int, int]]:
+    block = -(-array.shape[-1] // size)
+    return np.maximum.reduceat(array, np.arange(0, array.shape[-1], block), axis=-1), (1, block)
