@@ -53,16 +53,17 @@ const minus = (text) => text.replace(/-/g, "−");
 /** At most six significant digits: what the tooltips call exact. */
 const exact = (value) => minus(String(Number(value.toPrecision(6))));
 
-/** Decimals that show the scale's largest value with two digits, its neighbours with at least one. */
+/** Decimals that show the scale's largest value with two digits; -1: so small that powers of ten are shorter. */
 function decimalsFor(limit) {
   if (limit >= 1000) return 0;
   if (limit >= 1) return 1;
-  return Math.min(9, 1 - Math.floor(Math.log10(limit)));
+  return limit < 0.001 ? -1 : 1 - Math.floor(Math.log10(limit));
 }
 
 function short(value, decimals, signed) {
-  const text = value.toFixed(decimals);
-  if (Number(text) === 0) return (0).toFixed(decimals);
+  if (value === 0) return "0";
+  const text = decimals < 0 ? value.toExponential(1) : value.toFixed(decimals);
+  if (Number(text) === 0) return (0).toFixed(decimals); // neither +0.0 nor −0.0
   return (signed && value > 0 ? "+" : "") + minus(text);
 }
 
@@ -379,6 +380,7 @@ class TokenStrip {
       return fills.get(step);
     };
     labels.forEach((label, at) => this.fill(this.tokens[at], label, at));
+    if (many && data.selected !== null && data.selected !== this.marked) this.reveal(data.selected);
     this.mark(data.selected);
     if (selectable && labels.length) this.rove(Math.min(data.selected ?? this.focused, labels.length - 1));
     this.explain(scale);
@@ -448,9 +450,15 @@ class TokenStrip {
     if (now) now.box.setAttribute("aria-current", "true");
   }
 
+  /** Scroll the box, never the page, to a token that was chosen elsewhere. */
+  reveal(at) {
+    const box = this.scroll.getBoundingClientRect();
+    const { top, bottom } = this.tokens[at].box.getBoundingClientRect();
+    if (top < box.top || bottom > box.bottom) this.scroll.scrollTop += top - box.top - box.height / 2;
+  }
+
   select(at) {
-    this.mark(at); // at once; Python's answer comes with the next data
-    this.look.text = null; // whatever that answer is
+    this.mark(at); // at once; Python's answer comes with the next data, which always differ (data.answer)
     this.look.component.setTriggerValue("select", { position: at });
   }
 

@@ -164,7 +164,7 @@ def attend(
     scores, n_blocked = _block_keys(scores, mask, causal, edits)
     weights = _softmax(scores, sinks).to(query.dtype)
     weights, empty_rows = _zero_empty_rows(weights, scores)
-    weights = _spread_weights(weights, mask, causal, edits)
+    weights = _spread_weights(weights, scores, mask, causal, edits)
     value = _repeat_heads(value, query.shape[1])
     head_outputs = weights @ value  # [batch, head, query, d_value]
     return AttentionOutput(weights, _edit_outputs(head_outputs, edits), empty_rows, n_blocked)
@@ -327,11 +327,14 @@ def _block_keys(
     return scores.masked_fill(closed, NEG_INF), tuple(counts)
 
 
-def _spread_weights(weights: Tensor, mask: Tensor | None, causal: bool, edits: tuple[Edit, ...]) -> Tensor:
+def _spread_weights(
+    weights: Tensor, scores: Tensor, mask: Tensor | None, causal: bool, edits: tuple[Edit, ...]
+) -> Tensor:
     spreads = [edit for edit in edits if isinstance(edit, UniformWeights)]
     if not spreads:
         return weights
-    allowed = _allowed(mask, causal, weights).expand_as(weights).to(weights.dtype)
+    # Scores of minus infinity are closed too: keys that another edit has knocked out stay so.
+    allowed = (_allowed(mask, causal, weights) & (scores > NEG_INF)).to(weights.dtype)
     uniform = allowed / allowed.sum(dim=-1, keepdim=True).clamp(min=1)
     weights = weights.clone()  # autograd keeps the softmax's own output
     for edit in spreads:

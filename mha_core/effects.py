@@ -95,7 +95,7 @@ def prediction_effect(model: Model, runs: Mapping[str, Trace], position: int, co
 
 
 def loss_change(clean: Trace, changed: Trace) -> list[float | None]:
-    """Change of each token's loss, in nats, above 0 is worse: [position]; None for the first, which nothing predicts."""
+    """Change of each token's loss, in nats, above 0 is worse: [position]; None for the first."""
     ids = torch.tensor(clean.tokens.ids)
     losses = [_losses(trace, ids) for trace in (clean, changed)]
     return [None, *(losses[1] - losses[0]).tolist()]
@@ -156,3 +156,18 @@ def _one_reading(effect: PredictionEffect, number: int, heads: str, run: str) ->
         f"{best.probabilities[number]:.3f}"
     )
     return f"{done} {strength} the next word (KL {effect.kl[number]:.3g} nats): {outcome}."
+
+
+def similarity_reading(similarity: Mapping[str, float], n_off: int) -> list[str]:
+    """What two sentences' similarity per run says, in plain words; the first run is the clean one."""
+    if n_off == 0:
+        return []
+    clean = similarity["clean"]
+    sentences = []
+    for run, value in similarity.items():
+        if run == "clean":
+            continue
+        change = value - clean
+        size = "hardly moves" if abs(change) < 0.01 else "rises" if change > 0 else "falls"
+        sentences.append(f"Under {run}, similarity {size}: {clean:.3f} → {value:.3f}.")
+    return [*sentences, "One pair is an anecdote; it says nothing yet about other sentences."]

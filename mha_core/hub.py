@@ -35,7 +35,7 @@ def hub_folder(name: str, wanted: Sequence[str], report: Callable[[str], None]) 
         wanted: file patterns; files in subfolders are never taken.
 
     Raises:
-        ModelNotFoundError, ModelGatedError, ModelOfflineError, ModelUnsupportedError, ModelTooLargeError: as the sentence says.
+        ModelError: of the kind that says what is wrong (not found, gated, offline, unsupported, too large).
     """
     repo, _, revision = name.partition("@")
     arguments: dict[str, Any] = {
@@ -54,7 +54,9 @@ def hub_folder(name: str, wanted: Sequence[str], report: Callable[[str], None]) 
             "machine with a token, and try again; or choose another model."
         ) from None
     except RevisionNotFoundError:
-        raise ModelNotFoundError(f"{repo} has no revision {revision!r}; leave it out, or name one that exists.") from None
+        raise ModelNotFoundError(
+            f"{repo} has no revision {revision!r}; leave it out, or name one that exists."
+        ) from None
     except RepositoryNotFoundError:
         raise ModelNotFoundError(
             f"The hub has no model {repo!r} (or it is private). Check the spelling: owner/model, as on its page."

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 import transformers
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoTokenizer
 from transformers.models.auto import modeling_auto
@@ -78,8 +79,14 @@ def _load_transformers(files: ModelFiles) -> tuple[str, nn.Module]:
         if kind != _HEADLESS and _missing_head(hf, info["missing_keys"]):
             kind = _HEADLESS  # the file has no output head: random logits would be a lie
             hf, info = _from_pretrained(transformers.AutoModel, files.folder)
-    except ValueError as error:
+    except KeyError as error:  # families with a table of attention classes of their own do not know ours
         raise _unsupported(config) from error
+    except (ValueError, RuntimeError, OSError, SafetensorError) as error:
+        if "attn_implementation" in str(error) or "attention implementation" in str(error):
+            raise _unsupported(config) from error
+        raise ModelUnsupportedError(
+            f"The files of the {files.origin} cannot be read: {str(error).strip().splitlines()[0][:200]}"
+        ) from error
     missing = [key for key in info["missing_keys"] if "pooler" not in key]
     if missing:
         raise ModelUnsupportedError(
@@ -169,10 +176,13 @@ def _unsupported(
 
 def _probe(name: str, kind: str, hf: Any, tokenizer: Any, files: ModelFiles) -> PretrainedModel:
     """Run a few tokens through a model nobody else can see yet, and learn where it attends."""
-    watch_base(_base(hf, kind))
     run = _probe_run(hf, kind)
-    with torch.inference_mode():
-        calls, projections = find_output_projections(hf, run)
+    try:
+        watch_base(_base(hf, kind, run))
+        with torch.inference_mode():
+            calls, projections = find_output_projections(hf, run)
+    except (RuntimeError, TypeError, KeyError, AttributeError, IndexError) as error:
+        raise _unsupported(hf.config, f"cannot be run with it ({str(error)[:120]})") from error
     sites, slots = _sites(calls, projections, kind, hf)
     _check_parity(hf, run, slots)
     watch_projections(slots.projections)
@@ -182,11 +192,25 @@ def _probe(name: str, kind: str, hf: Any, tokenizer: Any, files: ModelFiles) -> 
     )  # fmt: skip
 
 
-def _base(hf: Any, kind: str) -> nn.Module:
-    """The trunk whose last hidden states the output head reads."""
+def _base(hf: Any, kind: str, run: Callable[[], object]) -> nn.Module:
+    """The trunk whose last hidden states the output head reads: the outermost part that a run really calls.
+
+    (OPT's language model calls its decoder and never the model around it.)
+    """
     if kind == "seq2seq":
-        return hf.get_decoder()
-    return hf.base_model
+        return hf.get_decoder()  # type: ignore[no-any-return]
+    candidates = [hf.base_model, hf.get_decoder()] if kind == "causal-lm" else [hf.base_model]
+    called: list[nn.Module] = []
+    handles = [part.register_forward_pre_hook(lambda module, args: called.append(module)) for part in candidates]
+    try:
+        with torch.inference_mode():
+            run()
+    finally:
+        for handle in handles:
+            handle.remove()
+    if not called:
+        raise _unsupported(hf.config)
+    return called[0]
 
 
 def _probe_run(hf: Any, kind: str) -> Callable[[], Tensor]:

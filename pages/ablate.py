@@ -38,7 +38,6 @@ with grid, st.container(border=True, key="grid_card"):
 
 with effects:
     kinds = ablation.kind_choice()
-    runs = ablation.ablated_runs(run, off, kinds)
-    ablation.draw_effect(run, runs, off)
+    runs = ablation.draw_effects(run, off, kinds)
 with proof:
     ablation.proof_line(run, runs)

@@ -55,6 +55,19 @@ with focus, st.container(border=True, key="focus_card"):
         st.dataframe(top_keys(trace, site, layer, head), hide_index=True, alt=f"Strongest keys of L{layer}H{head}")
         st.caption("“shown” is the attention that the listed keys make up; the rest of each row goes elsewhere.")
 
+with focus, st.container(border=True, key="token_card"):
+    positions = range(len(queries))
+    query = min(state.query, len(queries) - 1) if state.query >= 0 else len(queries) - 1
+    title, choice = st.columns([3, 2], vertical_alignment="center")
+    with title:
+        st.subheader(f"Layer {layer}: where every head looks from one token", anchor=False)
+    with choice:
+        st.selectbox(
+            "From token", positions, format_func=lambda position: whole_words(queries, position),
+            **bind("query", to_widget=query),
+        )  # fmt: skip
+    components.layer_maps(token_view(model, trace, site=site, layer=layer, query=query), key="token")
+
 with st.container(border=True, key="layer_card"):
     title, choice = st.columns([3, 2], vertical_alignment="center")
     with title:
@@ -68,16 +81,3 @@ with st.container(border=True, key="layer_card"):
         key="layer",
         on_select=lambda head: update(head=head),
     )
-
-with st.container(border=True, key="token_card"):
-    positions = range(len(queries))
-    query = min(state.query, len(queries) - 1) if state.query >= 0 else len(queries) - 1
-    title, choice = st.columns([3, 2], vertical_alignment="center")
-    with title:
-        st.subheader(f"Layer {layer}: where every head looks from one token", anchor=False)
-    with choice:
-        st.selectbox(
-            "From token", positions, format_func=lambda position: whole_words(queries, position),
-            **bind("query", to_widget=query),
-        )  # fmt: skip
-    components.layer_maps(token_view(model, trace, site=site, layer=layer, query=query), key="token")

@@ -22,7 +22,7 @@ SERIES: dict[Theme, tuple[str, ...]] = {
     "light": ("#2769ab", palette.ACCENT["light"], "#0a8472", "#8447b0", "#5b6472"),
     "dark": ("#619fdb", palette.ACCENT["dark"], "#3fc7ab", "#c08ff0", "#a3adbd"),
 }
-"""Bars: solid blue, hatched orange, outlined teal, striped violet, dotted grey; each at least 3 to 1 against the page."""
+"""Bars: solid blue, hatched orange, outlined teal, striped violet, dotted grey; all 3 to 1 or more against the page."""
 
 _STYLES = {"clean": 0, "zero": 1, "ablated": 1, "mean": 2}
 """A column that has a usual name keeps its colour and pattern on every page."""
@@ -54,7 +54,8 @@ def next_words(
     key:
         The widget's name in the session.
     columns:
-        What the probabilities are of. "clean", "zero" (or "ablated") and "mean" always have the same colour and pattern.
+        What the probabilities are of. "clean", "zero" (or "ablated") and "mean" have a colour and pattern of their own
+        everywhere; other names take those that are left, at most five in all.
     rows:
         One word each, in the order to show; a leading space is part of the word and is shown.
     alt:
@@ -65,10 +66,10 @@ def next_words(
     Raises
     ------
     ValueError
-        When there is no column, or a row has not one value for every column.
+        When there are no columns or more than five, or a row has not one value for every column.
     """
-    if not columns:
-        raise ValueError("A table of next words needs at least one column.")
+    if not 1 <= len(columns) <= len(SERIES["light"]):
+        raise ValueError(f"A table of next words has 1 to {len(SERIES['light'])} columns; got {len(columns)}.")
     for row in rows:
         if len(row.values) != len(columns):
             raise ValueError(f"{row.word!r} has {len(row.values)} values; there are {len(columns)} columns.")
@@ -82,7 +83,8 @@ def next_words(
                 {"name": name, "style": style} for name, style in zip(columns, _styles(columns), strict=True)
             ],
             "rows": [
-                {"word": row.word, "values": [_number(v) for v in row.values], "note": row.note} for row in rows
+                {"word": row.word, "values": [_number(value) for value in row.values], "note": row.note}
+                for row in rows
             ],
             "series": {theme: list(colours) for theme, colours in SERIES.items()},
         },
@@ -149,7 +151,12 @@ def token_strip(
     def chosen(result: object) -> int | None:
         return _index(_event(result, "select").get("position"), n)
 
+    slot = f"_token_strip_{key}"
+
     def handle() -> None:
+        # The browser marks a choice at once. Data that differ make it draw what the page decided,
+        # also where that is what it was before.
+        st.session_state[slot] = st.session_state.get(slot, 0) + 1
         position = chosen(st.session_state.get(key))
         if position is not None and on_select is not None:
             on_select(position)
@@ -167,8 +174,9 @@ def token_strip(
             "unit": unit,
             "limit": _limit(limit, numbers),
             "fmt": fmt,
-            "selected": _index(selected, n),
+            "selected": None if selected is None else _index(int(selected), n),
             "selectable": on_select is not None,
+            "answer": st.session_state.get(slot, 0),
             "palette": palette.for_browser(),
         },
         **listening,
@@ -192,6 +200,9 @@ def _limit(limit: float | None, numbers: Sequence[float | None]) -> float:
 
 def _styles(columns: Sequence[str]) -> list[int]:
     """Which colour and pattern each column has: the usual one for a usual name, the next unused for the others."""
-    used = {_STYLES[name] for name in columns if name in _STYLES}
-    free = iter([style for style in range(len(SERIES["light"])) if style not in used] * len(columns))
-    return [_STYLES[name] if name in _STYLES else next(free, 0) for name in columns]
+    styles: list[int | None] = []
+    for name in columns:
+        usual = _STYLES.get(name)
+        styles.append(None if usual in styles else usual)
+    free = iter([style for style in range(len(SERIES["light"])) if style not in styles])
+    return [next(free) if style is None else style for style in styles]

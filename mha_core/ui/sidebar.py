@@ -13,6 +13,7 @@ from mha_core.model import Model
 from mha_core.own_layer import MAX_HEADS, OwnLayerModel, own_layer_name
 from mha_core.tokens import InputError, Tokens
 from mha_core.trace import Trace
+from mha_core.ui.pages import require_app
 from mha_core.ui.session import bind, current, run, stop_with, update, write_url
 from mha_core.ui.state import MAX_NAME, MAX_TEXT
 from mha_core.ui.stores import store
@@ -62,6 +63,7 @@ def draw_sidebar() -> tuple[Model, Tokens]:
 
 def shared() -> Shared:
     """The model, tokens and clean run of this page. The sidebar has made them; here they come from the store."""
+    require_app()
     model = store().model(current().model, lambda message: None)
     tokens = _tokenize(model)
     trace = run(model, tokens, label=f"Running {model.details.title} on {len(tokens):,} tokens")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pytest
@@ -20,7 +21,7 @@ from tests.parity.reference import (
     result_of,
     weights_by_site,
 )
-from tests.tiny import FAMILIES, REFUSED, tiny_model_dir
+from tests.tiny import ENCODER_DECODERS, FAMILIES, REFUSED, tiny_model_dir
 
 SENTENCE = "When Mary and John went to the store, John gave a drink to"
 TARGET = "The keys are on the table."
@@ -200,6 +201,31 @@ def test_pairs_equal_the_library(family: str, tmp_path_factory: pytest.TempPathF
     trace = load_model(str(folder)).run(OTHERS[0], text_pair=OTHERS[1])
     assert set(trace.tokens.type_ids or ()) == {0, 1}
     assert difference(result_of(trace), result(Reference(family, folder).again(trace))) <= TOLERANCE
+
+
+@pytest.mark.parametrize("family", ENCODER_DECODERS)
+def test_without_a_target_it_reads_its_own_greedy_output(family: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tiny_model_dir(family, tmp_path_factory)
+    trace = load_model(str(folder)).run(SENTENCE)
+    assert trace.source_tokens is not None
+    source = torch.tensor([trace.source_tokens.ids])
+    written = Reference(family, folder).hf.generate(source, do_sample=False, num_beams=1, max_new_tokens=12)
+    n = min(len(trace.tokens), 12)
+    assert list(trace.tokens.ids[:n]) == written[0, :n].tolist()
+
+
+@pytest.mark.parametrize("family", ["llama", "albert", "t5"])
+def test_two_plans_at_once_on_one_model_never_meet(family: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    model = load_model(str(tiny_model_dir(family, tmp_path_factory)))
+    site = list(model.sites)[-1]
+    plans = [
+        None,
+        *(HeadAblation([HeadRef(layer, head, site)]) for layer in range(N_LAYERS) for head in range(N_HEADS)),
+    ]
+    alone = [model.run(SENTENCE, plan, target=TARGET).hidden for plan in plans]
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(lambda plan: model.run(SENTENCE, plan, target=TARGET).hidden, plans * 5))
+    assert all(difference(a, b) <= 1e-6 for a, b in zip(together, alone * 5, strict=True))
 
 
 def _run(pair: Pair, plan: Interventions | HeadAblation) -> Trace:

@@ -1,4 +1,4 @@
-"""Next words and token strips with known numbers and hostile words; `?long`, `?rtl`, `?n=2048`, `?slow=0.5`, `?plain`."""
+"""Next words and token strips with known numbers and hostile words; `?two`, `?n=2048`, `?slow=0.5`."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ VALUES = [None, -1.1, 3.2, 2.6123456, 3.5, 2.7, 0.4, -0.7, 0.02, 1.7, 4.0, -0.6,
 st.set_page_config(layout="wide")
 other = st.toggle("other sentence")
 time.sleep(float(st.query_params.get("slow", "0")))
+columns = ["clean", "mean"] if "two" in st.query_params else ["clean", "zero", "mean"]
+rows = [WordRow(row.word, row.values[: len(columns)], row.note) for row in (OTHER if other else CLEAN)]
 next_words(
     key="words",
-    columns=["clean", "zero"] if "two" in st.query_params else ["clean", "zero", "mean"],
-    rows=OTHER if other else [WordRow(r.word, r.values[:2], r.note) for r in CLEAN]
-    if "two" in st.query_params
-    else CLEAN,
+    columns=columns,
+    rows=rows,
     alt="The most probable next words",
     view_id="other" if other else "clean",
 )
 
 
 def choose(position: int) -> None:
-    """Remember the position, as a page would; the first cannot be chosen."""
+    """Remember the position, as a page would, which refuses the first."""
     if position:
         st.session_state.position = position
 

@@ -1,0 +1,174 @@
+"""What an ablation changed, drawn for what each kind of model is for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import streamlit as st
+
+from mha_core.effects import (
+    PredictionEffect,
+    loss_change,
+    movement,
+    prediction_effect,
+    prediction_position,
+    reading,
+    similarity_reading,
+)
+from mha_core.metrics import cosine_similarity, sentence_embedding
+from mha_core.model import Model
+from mha_core.tokens import InputError
+from mha_core.trace import Trace
+from mha_core.ui import effects
+from mha_core.ui.session import current, run
+from mha_core.ui.stores import store
+from mha_core.ui.text import plain
+
+
+def compares_sentences(model: Model) -> bool:
+    """Whether a model's job is to place sentences near each other."""
+    return model.kind in ("encoder", "masked-lm") and not model.name.startswith("own-layer")
+
+
+@dataclass(frozen=True)
+class EffectCards:
+    """One drawing of the effects. part: keeps the keys of two drawings of one page apart."""
+
+    model: Model
+    runs: Mapping[str, Trace]
+    off: Sequence[str]
+    part: str
+
+    @property
+    def clean(self) -> Trace:
+        return self.runs["clean"]
+
+    @property
+    def changed(self) -> dict[str, Trace]:
+        return {name: trace for name, trace in self.runs.items() if name != "clean"}
+
+    def draw(self) -> None:
+        """The cards that fit the model."""
+        position = prediction_position(self.model, self.clean)
+        if position is not None:
+            self._prediction(position)
+        elif compares_sentences(self.model):
+            self._similarity()
+            self._movement("How far each token moved")
+        else:
+            self._movement("How the layer's output moved")
+
+    def _prediction(self, position: int) -> None:
+        key = ("prediction", *self._identity(), position)
+        effect: PredictionEffect = store().small(key, lambda: prediction_effect(self.model, self.runs, position))
+        self._numbers(effect)
+        table, says = st.columns([8, 5], gap="medium")
+        with table, st.container(border=True):
+            what = "Masked word" if self.model.kind == "masked-lm" else "Next word"
+            st.subheader(what, anchor=False)
+            rows = [effects.WordRow(word.word, word.probabilities) for word in effect.words]
+            effects.next_words(
+                key=f"words_{self.part}", columns=effect.runs, rows=rows, alt=f"{what}: probability in each run",
+                view_id=self._view_id(),
+            )  # fmt: skip
+        with says, st.container(border=True):
+            st.subheader("What this says", anchor=False)
+            for sentence in reading(effect, len(self.off)):
+                st.write(plain(sentence))
+        if self.model.kind != "masked-lm":
+            self._losses()
+
+    def _numbers(self, effect: PredictionEffect) -> None:
+        """Before and after: the clean run's top word, and how far the whole distribution moved."""
+        top = effect.top
+        with st.container(horizontal=True):
+            if not self.changed:
+                st.metric(plain(f"P(“{top.word}”)"), f"{top.probabilities[0]:.3f}", border=True)
+                st.metric("entropy, nats", f"{effect.entropy[0]:.2f}", border=True)
+            for number, name in enumerate(effect.runs[1:], start=1):
+                before, after = top.probabilities[0], top.probabilities[number]
+                st.metric(
+                    plain(f"P(“{top.word}”), {name}"), f"{before:.3f} → {after:.3f}", delta=f"{after - before:+.3f}",
+                    border=True,
+                )  # fmt: skip
+                st.metric(
+                    plain(f"KL(clean‖{name}), nats"), _short(effect.kl[number]), border=True,
+                    delta=f"entropy {effect.entropy[0]:.2f} → {effect.entropy[number]:.2f}", delta_color="off",
+                    delta_arrow="off",
+                    help="How far the whole distribution over next words moved; 0 means nothing changed.",
+                )  # fmt: skip
+
+    def _losses(self) -> None:
+        if not self.changed:
+            return
+        rows = {name: self._loss_change(name, trace) for name, trace in self.changed.items()}
+        with st.container(border=True):
+            st.subheader("Loss per token", anchor=False)
+            st.caption("Change of each token's loss against the clean run, in nats: above 0 (orange) is worse.")
+            self._strips(rows, "loss", "nats", "signed", 1e-3)
+
+    def _loss_change(self, name: str, trace: Trace) -> list[float | None]:
+        key = ("loss", *self._identity(), name)
+        values: list[float | None] = store().small(key, lambda: loss_change(self.clean, trace))
+        return values
+
+    def _movement(self, title: str) -> None:
+        with st.container(border=True):
+            st.subheader(title, anchor=False)
+            if not self.changed:
+                st.caption("All heads are on: nothing is changed. Switch a head off in the grid.")
+                return
+            st.caption("Length of the change of each token's final vector, divided by the vector's own length.")
+            rows = {name: movement(self.clean, trace) for name, trace in self.changed.items()}
+            self._strips(rows, "movement", "‖Δ‖ ÷ ‖clean‖", "plain", 1e-6)
+
+    def _strips(
+        self, rows: Mapping[str, Sequence[float | None]], what: str, unit: str, fmt: effects.Format, least: float
+    ) -> None:
+        """One strip of tokens per run, on one scale."""
+        limit = max(least, *(abs(value) for row in rows.values() for value in row if value is not None))
+        tokens = self.clean.tokens
+        for name, row in rows.items():
+            st.caption(name)
+            effects.token_strip(
+                key=f"{what}_{name}_{self.part}", labels=tokens.labels, values=row, unit=unit, fmt=fmt, limit=limit,
+                hovers=tokens.hovers, alt=f"Change of {what} per token under {name}", view_id=self._view_id(),
+            )  # fmt: skip
+
+    def _similarity(self) -> None:
+        with st.container(border=True):
+            st.subheader("Similarity of the two sentences", anchor=False)
+            st.caption(
+                "Each sentence is read on its own; its vector is the mean of its token vectors, and similarity is the "
+                "cosine between the two, from −1 to 1."
+            )
+            try:
+                pair = [self.model.tokenize(current().text), self.model.tokenize(current().other)]
+            except InputError:
+                st.info("Type a second sentence above to compare with.", icon=":material/info:")
+                return
+            values = {}
+            for name, trace in self.runs.items():
+                vectors = [sentence_embedding(run(self.model, t, trace.interventions).hidden) for t in pair]
+                values[name] = cosine_similarity(vectors[0], vectors[1])
+            with st.container(horizontal=True):
+                for name, value in values.items():
+                    change = None if name == "clean" else f"{value - values['clean']:+.3f}"
+                    st.metric(f"similarity, {name}", f"{value:.3f}", delta=change, border=True)
+            for sentence in similarity_reading(values, len(self.off)):
+                st.write(plain(sentence))
+
+    def _identity(self) -> tuple[object, ...]:
+        tokens = self.clean.tokens
+        plans = tuple(trace.interventions for trace in self.runs.values())
+        return self.model.name, tokens.text, tokens.text_pair, tokens.ids, plans
+
+    def _view_id(self) -> str:
+        """Says in the page what is drawn, so that a browser test can wait for it."""
+        heads = ",".join(map(str, self.off)) or "none"
+        return f"{self.clean.tokens.text[:80]}|{heads[:80]}|{'+'.join(self.runs)}"
+
+
+def _short(value: float) -> str:
+    return f"{value:.2f}" if value >= 0.1 else f"{value:.3f}"
