@@ -162,8 +162,8 @@ def attend(
     edits = tuple(edits or ())
     scores = attention_scores(query, key, mask=mask, causal=causal, bias=bias, scale=scale, softcap=softcap)
     scores, n_blocked = _block_keys(scores, mask, causal, edits)
-    weights = _softmax(scores, sinks).to(query.dtype)
-    weights, empty_rows = _zero_empty_rows(weights, scores)
+    weights, empty_rows = _softmax_rows(scores, sinks)
+    weights = weights.to(query.dtype)
     weights = _spread_weights(weights, scores, mask, causal, edits)
     value = _repeat_heads(value, query.shape[1])
     head_outputs = weights @ value  # [batch, head, query, d_value]
@@ -223,9 +223,7 @@ def _check_shapes(query: Tensor, key: Tensor, value: Tensor) -> None:
             "since each key brings one value."
         )
     if query.shape[0] != key.shape[0]:
-        raise ValueError(
-            f"query has batch {query.shape[0]} and key has batch {key.shape[0]}; they must be equal."
-        )
+        raise ValueError(f"query has batch {query.shape[0]} and key has batch {key.shape[0]}; they must be equal.")
     if key.shape[1] == 0 or query.shape[1] % key.shape[1]:
         raise ValueError(
             f"query has {query.shape[1]} heads and key has {key.shape[1]}; the query heads must be a multiple of the "
@@ -234,10 +232,11 @@ def _check_shapes(query: Tensor, key: Tensor, value: Tensor) -> None:
 
 
 def _as_4d(name: str, term: Tensor) -> Tensor:
+    if not term.is_floating_point() and (name != "mask" or term.dtype != torch.bool):
+        kinds = "boolean (True where a query may attend) or floating (added to the scores)"
+        raise ValueError(f"{name} has type {term.dtype}; it must be {kinds if name == 'mask' else 'floating'}.")
     if term.ndim > 4:
-        raise ValueError(
-            f"{name} has shape {tuple(term.shape)}; it must broadcast to batch, head, query, key."
-        )
+        raise ValueError(f"{name} has shape {tuple(term.shape)}; it must broadcast to batch, head, query, key.")
     return term.reshape((1,) * (4 - term.ndim) + tuple(term.shape))
 
 
@@ -276,19 +275,25 @@ def _softmax(scores: Tensor, sinks: Tensor | None) -> Tensor:
     if sinks is None:
         return scores.softmax(dim=-1, dtype=dtype)
     if sinks.numel() != scores.shape[1]:
-        raise ValueError(
-            f"sinks has {sinks.numel()} numbers and there are {scores.shape[1]} heads; one per head."
-        )
+        raise ValueError(f"sinks has {sinks.numel()} numbers and there are {scores.shape[1]} heads; one per head.")
     sink = sinks.reshape(1, -1, 1, 1).to(scores.dtype).expand(*scores.shape[:-1], 1)
     return torch.cat([scores, sink], dim=-1).softmax(dim=-1, dtype=dtype)[..., :-1]
 
 
-def _zero_empty_rows(weights: Tensor, scores: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Rows whose scores are all minus infinity come out of the softmax as NaN: they attend to nothing."""
-    if weights.shape[-1] == 0 or not bool(weights[..., 0].isnan().any()):
+def _softmax_rows(scores: Tensor, sinks: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Weights, and where a row may attend to nothing: all its scores are minus infinity, and its weights are zero."""
+    weights = _softmax(scores, sinks)
+    if scores.shape[-1] == 0:
         return weights, None
-    empty = (scores == NEG_INF).all(dim=-1)  # NaN from NaN inputs stays NaN: that is somebody's bug to see
-    return weights.masked_fill(empty[..., None], 0.0), empty if bool(empty.any()) else None
+    # Such a row comes out of the softmax as NaN (with sinks: as zeros). NaN from NaN inputs stays: a bug to be seen.
+    if sinks is None and not bool(weights[..., 0].isnan().any()):
+        return weights, None
+    empty = (scores == NEG_INF).all(dim=-1)
+    if not bool(empty.any()):
+        return weights, None
+    # Again with harmless scores in the empty rows: the gradient of a softmax over minus infinities is NaN too.
+    weights = _softmax(scores.masked_fill(empty[..., None], 0.0), sinks)
+    return weights.masked_fill(empty[..., None], 0.0), empty
 
 
 def _allowed(mask: Tensor | None, causal: bool, like: Tensor) -> Tensor:

@@ -55,7 +55,8 @@ class Call:
     edits: what is changed, per slot.
     record: keep each call's arguments for the trace.
     kernel: "own" runs `attend`; "library" runs the library's own attention on the same model (the proof line).
-    on_attention: called before each attention with (slot number, slots in all); what it raises ends the run.
+    on_attention: called before each attention with the number of those done; what it raises ends the run.
+    observe: called after each attention with its slot and weights [batch, head, query, key].
     head_input: in a replay, the final hidden states to put under the model's output head instead of running it.
     """
 
@@ -64,6 +65,7 @@ class Call:
     record: bool = True
     kernel: str = "own"
     on_attention: Callable[[int], None] | None = None
+    observe: Callable[[SlotKey, Tensor], None] | None = None
     head_input: Tensor | None = None
 
     records: dict[SlotKey, AttentionInputs] = field(default_factory=dict)
@@ -110,6 +112,8 @@ class Call:
 
     def _keep(self, slot: SlotKey, inputs: AttentionInputs, out: AttentionOutput) -> None:
         self._current = slot
+        if self.observe is not None:
+            self.observe(slot, out.weights)
         if self.record:
             self.records[slot] = inputs
         if inputs.edits:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 SITES = ("self", "enc", "dec", "cross")
 KINDS = ("zero", "mean", "resample", "scale", "uniform")
-_HEAD_PATTERN = re.compile(r"^\s*(?:(self|enc|dec|cross)\.)?L(\d{1,4})H(\d{1,4})\s*$", re.IGNORECASE)
+_HEAD_PATTERN = re.compile(r"^\s*(?:(self|enc|dec|cross)\.)?L([0-9]{1,4})H([0-9]{1,4})\s*$", re.IGNORECASE)
 
 
 class InterventionError(ValueError):
@@ -109,6 +109,10 @@ class HeadAblation:
             raise InterventionError(f"kind is {kind!r}; it must be one of {', '.join(KINDS)}.")
         _require(kind, "resample", "source", source)
         _require(kind, "scale", "factor", factor)
+        if source is not None and (not isinstance(source, str) or not source.strip()):
+            raise InterventionError(f"source is {source!r}; it must be a sentence.")
+        if factor is not None and (isinstance(factor, bool) or not isinstance(factor, (int, float))):
+            raise InterventionError(f"factor is {factor!r}; it must be a number.")
         if factor is not None and not -1e6 < factor < 1e6:  # also refuses NaN
             raise InterventionError(f"factor is {factor}; it must be a number between -1,000,000 and 1,000,000.")
         if kind != "mean":
@@ -366,10 +370,8 @@ def _item_from_dict(data: Any, number: int) -> Intervention:
         )
     try:
         return cls(**arguments)
-    except InterventionError:
-        raise
     except (TypeError, ValueError) as error:
-        raise InterventionError(f"Item {number} of the plan cannot be read: {error}.") from None
+        raise InterventionError(f"Item {number} of the plan cannot be read: {str(error).rstrip('.')}.") from None
 
 
 def _site_of(sites: Mapping[str, SiteShape], site: str, what: str) -> SiteShape:

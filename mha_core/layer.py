@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from mha_core.attention import AttentionInputs
 from mha_core.interventions import Intervention, Interventions
+from mha_core.layer_checks import check_input, check_mask, check_sizes
 from mha_core.layer_plan import edits_for, require_effect
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ class MultiHeadAttention(nn.Module):
     ) -> None:
         super().__init__()
         n_kv_heads = n_heads if n_kv_heads is None else n_kv_heads
-        _check_sizes(d_model=d_model, n_heads=n_heads, n_kv_heads=n_kv_heads, d_head=d_head, d_context=d_context)
+        check_sizes(d_model=d_model, n_heads=n_heads, n_kv_heads=n_kv_heads, d_head=d_head, d_context=d_context)
         self.d_model = d_model
         self.n_heads = n_heads
         self.n_kv_heads = n_kv_heads
@@ -154,7 +155,7 @@ class MultiHeadAttention(nn.Module):
         causal = self.causal if causal is None else causal
         mask = None if mask is None else _normal(mask)
         query, key, value = self.project(x, context)
-        _check_mask(mask, (x.shape[0], self.n_heads, query.shape[2], key.shape[2]))
+        check_mask(mask, (x.shape[0], self.n_heads, query.shape[2], key.shape[2]))
         inputs = AttentionInputs(query, key, value, mask=mask, causal=causal)
         plan, inputs = edits_for(ablation, inputs, self.layer_index, self.site)
         attended = inputs.attend()
@@ -177,7 +178,7 @@ class MultiHeadAttention(nn.Module):
         Raises:
             ValueError: sizes that do not fit, with the numbers.
         """
-        _check_input("x", x, "d_model", self.d_model)
+        check_input("x", x, "d_model", self.d_model)
         if context is None:
             if self.needs_context:
                 raise ValueError(
@@ -185,7 +186,7 @@ class MultiHeadAttention(nn.Module):
                     f"none was given. Call layer(x, context) with context [batch, key, {self.d_context}]."
                 )
             context = x
-        _check_input("context", context, "d_context", self.d_context)
+        check_input("context", context, "d_context", self.d_context)
         if context.shape[0] != x.shape[0]:
             raise ValueError(f"x has batch {x.shape[0]} and context has batch {context.shape[0]}; they must be equal.")
         x, context = _normal(x), _normal(context)
@@ -295,62 +296,3 @@ def _per_head(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     if bias is not None:
         joined = joined + bias.reshape(-1)
     return joined.view(*x.shape[:2], n_heads, d_head).transpose(1, 2)
-
-
-def _check_sizes(**sizes: Any) -> None:
-    for name, value in sizes.items():
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise ValueError(f"{name} is {value!r}; it must be a whole number from 1.")
-    d_model, n_heads, n_kv_heads = sizes["d_model"], sizes["n_heads"], sizes["n_kv_heads"]
-    if sizes["d_head"] is None and d_model % n_heads:
-        raise ValueError(
-            f"d_model {d_model} is not divisible by n_heads {n_heads}, so d_head = d_model / n_heads is not whole; "
-            "choose other sizes, or give d_head."
-        )
-    if n_heads % n_kv_heads:
-        raise ValueError(
-            f"n_heads {n_heads} is not a multiple of n_kv_heads {n_kv_heads}; each key/value head serves an equal "
-            "group of query heads."
-        )
-
-
-def _check_input(name: str, tensor: Tensor, width_name: str, width: int) -> None:
-    shape = tuple(tensor.shape)
-    if tensor.ndim == 2:
-        raise ValueError(
-            f"{name} has shape {shape}; the layer takes three axes: batch, position, {width_name}. "
-            f"Add the batch axis with {name}[None]."
-        )
-    if tensor.ndim != 3:
-        raise ValueError(f"{name} has shape {shape}; the layer takes three axes: batch, position, {width_name}.")
-    if shape[-1] != width:
-        raise ValueError(
-            f"{name} has shape {shape}, so its last axis is {shape[-1]}; it must be {width_name} = {width}."
-        )
-    if not tensor.is_floating_point():
-        raise ValueError(
-            f"{name} has type {tensor.dtype}; the layer takes floating-point numbers, such as {name}.float()."
-        )
-
-
-def _check_mask(mask: Tensor | None, full: tuple[int, int, int, int]) -> None:
-    """Refuse what broadcasting would silently misread; `attend` refuses what does not broadcast."""
-    if mask is None:
-        return
-    if mask.dtype != torch.bool and not mask.is_floating_point():
-        raise ValueError(
-            f"mask has type {mask.dtype}; it must be boolean (True where a query may attend, mask.bool()) or floating "
-            "(added to the scores)."
-        )
-    shape = tuple(mask.shape)
-    padded = (1,) * (4 - len(shape)) + shape
-    if len(shape) > 4 or any(size not in (1, whole) for size, whole in zip(padded, full, strict=True)):
-        raise ValueError(
-            f"mask has shape {shape}; it must broadcast to batch, head, query, key = {full}. A mask per batch row is "
-            f"[{full[0]}, 1, {full[2]}, {full[3]}] (mask[:, None])."
-        )
-    if len(shape) == 3 and shape[0] == full[0] == full[1] != 1:
-        raise ValueError(
-            f"mask has shape {shape}, and batch and n_heads are both {full[0]}; write mask[:, None] for a mask per "
-            "batch row, or mask[None] for a mask per head."
-        )

@@ -30,13 +30,15 @@ def self_share(weights: Tensor) -> Tensor:
 
 
 def entropy_share(weights: Tensor) -> Tensor:
-    """Mean entropy of the rows, divided by the most a row could have (log of its open keys): [head], 0 to 1.
+    """Mean entropy of the rows, divided by the most a row could have (log of the keys it may see): [head], 0 to 1.
 
-    A row with one open key has no choice; it counts as 0 and is not divided by log 1 = 0.
+    A query may see every key, or, where query 0 sees key 0 only, the keys up to itself. A row with one key has no
+    choice; it counts as 0 and is not divided by log 1 = 0.
     """
-    entropy = -(weights * weights.clamp_min(1e-30).log()).sum(dim=-1)
-    most = (weights > 0).sum(dim=-1).clamp_min(2).to(weights.dtype).log()
-    return (entropy / most).mean(dim=-1)
+    n_queries, n_keys = weights.shape[-2:]
+    causal = n_queries == n_keys and not bool(weights[..., 0, 1:].any())
+    n_open = torch.arange(1, n_keys + 1) if causal else torch.full((n_queries,), n_keys)
+    return (torch.special.entr(weights).sum(dim=-1) / n_open.clamp_min(2).log()).mean(dim=-1)
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ MEASURES: dict[str, Measure] = {
     ),
     "self": Measure("self", "mean over queries i of α(i, i), the weight on the token itself", self_share),
     "entropy": Measure(
-        "spread", "mean over queries of −Σ α ln α ÷ ln(number of keys with weight), 1 when a row is even",
+        "spread", "mean over queries of −Σ α ln α ÷ ln(number of keys the query may see), 1 when a row is even",
         entropy_share, False,
     ),
 }  # fmt: skip

@@ -22,6 +22,7 @@ from mha_core.tokens import InputError, Tokens, piece_surface, tokenize, tokens_
 from mha_core.trace import OutputProjection, Site, Trace
 
 Progress = Callable[[int, int], None]
+Observe = Callable[[SlotKey, Tensor], None]
 Plan = Interventions | Iterable[Intervention] | Intervention | None
 MAX_NEW_TOKENS = 64
 
@@ -115,7 +116,14 @@ class Model(ABC):
     def _prepare(self, text: str | Tokens, text_pair: str | None, target: str | Tokens | None) -> RunInputs: ...
 
     @abstractmethod
-    def _forward(self, inputs: RunInputs, resolved: Resolved, progress: Progress | None, kernel: str) -> Trace: ...
+    def _forward(
+        self,
+        inputs: RunInputs,
+        resolved: Resolved,
+        progress: Progress | None = None,
+        kernel: str = "own",
+        observe: Observe | None = None,
+    ) -> Trace: ...
 
     @abstractmethod
     def surface(self, token_id: int) -> str:
@@ -130,6 +138,7 @@ class Model(ABC):
         text_pair: str | None = None,
         target: str | Tokens | None = None,
         kernel: str = "own",
+        observe: Observe | None = None,
     ) -> Trace:
         """Run the model once.
 
@@ -139,6 +148,8 @@ class Model(ABC):
             progress: called with (attention calls done, in all) before each of them. What it raises ends the run.
             text_pair: the second of two texts, where the model takes pairs.
             target: the decoder's text in an encoder-decoder; None: what the unchanged model writes greedily.
+            observe: called with (site, layer) and that layer's weights [head, query, key] while they are there anyway:
+                for summaries of long texts, whose maps take seconds to make again.
             kernel: "own" for our attention; "library" for the library's on the same model (no maps, no interventions).
 
         Raises:
@@ -150,7 +161,7 @@ class Model(ABC):
         if kernel != "own" and plan:
             raise ValueError("The library's attention cannot be intervened on; run the plan with our own.")
         plan = plan.validated_for(self.sites, inputs.lengths(self.sites))
-        return self._forward(inputs, resolve(plan, _References(self, inputs)), progress, kernel)
+        return self._forward(inputs, resolve(plan, _References(self, inputs)), progress, kernel, observe)
 
     def library_difference(self, trace: Trace) -> float:
         """Largest difference between an unablated run's final hidden states and those of the library's own attention
@@ -213,7 +224,7 @@ class _References:
 
     def clean_trace(self) -> Trace:
         if self._clean is None:
-            self._clean = self.model._forward(self.inputs, resolve(Interventions(), self), None, "own")
+            self._clean = self.model._forward(self.inputs, resolve(Interventions(), self))
         return self._clean
 
     def source_trace(self, text: str) -> Trace:
@@ -286,9 +297,17 @@ class PretrainedModel(Model):
         with self._tokenizer_lock:
             return RunInputs(tokens_from_ids(self.tokenizer, ids, self.max_tokens), tokens)
 
-    def _forward(self, inputs: RunInputs, resolved: Resolved, progress: Progress | None, kernel: str) -> Trace:
+    def _forward(
+        self,
+        inputs: RunInputs,
+        resolved: Resolved,
+        progress: Progress | None = None,
+        kernel: str = "own",
+        observe: Observe | None = None,
+    ) -> Trace:
         started = time.perf_counter()
         call = Call(self.slots, resolved.edits, record=kernel == "own", kernel=kernel)
+        call.observe = None if observe is None else lambda slot, weights: observe(slot, weights[0])
         call.on_attention = _counted(progress, sum(site.n_layers for site in self.sites.values()))
         self._call(call, *_batch([inputs]))
         applied = resolved.applied(call.applied, call.blocked)

@@ -18,7 +18,7 @@ from torch import Tensor
 from mha_core.attention import AttentionInputs
 from mha_core.catalogue import OWN_LAYER, ModelNotFoundError, ModelTooLargeError
 from mha_core.layer import MultiHeadAttention
-from mha_core.model import Model, ModelDetails, Progress, RunInputs
+from mha_core.model import Model, ModelDetails, Observe, Progress, RunInputs
 from mha_core.resolve import Resolved
 from mha_core.tokens import InputError, Tokens, require_text, split_words, visible
 from mha_core.trace import OutputProjection, Site, Trace
@@ -107,7 +107,14 @@ class OwnLayerModel(Model):
     def _prepare(self, text: str | Tokens, text_pair: str | None, target: str | Tokens | None) -> RunInputs:
         return RunInputs(text if isinstance(text, Tokens) else self.tokenize(text, text_pair))
 
-    def _forward(self, inputs: RunInputs, resolved: Resolved, progress: Progress | None, kernel: str) -> Trace:
+    def _forward(
+        self,
+        inputs: RunInputs,
+        resolved: Resolved,
+        progress: Progress | None = None,
+        kernel: str = "own",
+        observe: Observe | None = None,
+    ) -> Trace:
         started = time.perf_counter()
         if progress is not None:
             progress(0, 1)
@@ -120,6 +127,8 @@ class OwnLayerModel(Model):
             else:
                 attention = AttentionInputs(*self.layer.project(x), edits=edits)
                 attended = attention.attend()
+                if observe is not None:
+                    observe(slot, attended.weights[0])
                 output, records = self.layer.merge(attended.head_outputs), {slot: attention}
                 blocked = {slot: attended.n_blocked}
         return Trace(

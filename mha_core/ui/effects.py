@@ -79,12 +79,9 @@ def next_words(
             "kind": "words",
             "id": view_id,
             "alt": alt,
-            "columns": [
-                {"name": name, "style": style} for name, style in zip(columns, _styles(columns), strict=True)
-            ],
+            "columns": [{"name": name, "style": style} for name, style in zip(columns, _styles(columns), strict=True)],
             "rows": [
-                {"word": row.word, "values": [_number(value) for value in row.values], "note": row.note}
-                for row in rows
+                {"word": row.word, "values": [_number(value) for value in row.values], "note": row.note} for row in rows
             ],
             "series": {theme: list(colours) for theme, colours in SERIES.items()},
         },

@@ -2,22 +2,43 @@
 
 from __future__ import annotations
 
-from mha_core.interventions import Interventions
+from collections.abc import Hashable
+
 from mha_core.model import Model
+from mha_core.tokens import Tokens
 from mha_core.trace import Trace
-from mha_core.ui.session import SLOW_TOKENS, Working
+from mha_core.ui.session import SLOW_TOKENS, Working, run
 from mha_core.ui.stores import store
 from mha_core.views import Overview
 
 
-def overview_of(model: Model, trace: Trace, site: str, plan: Interventions | None = None) -> Overview:
+def overview_key(model: Model, trace: Trace, site: str) -> Hashable:
+    """What the overview of a run is kept by."""
+    source = trace.source_tokens.ids if trace.source_tokens else None
+    return "overview", model.name, source, trace.tokens.ids, trace.tokens.text_pair, trace.interventions, site
+
+
+def overview_of(model: Model, trace: Trace, site: str) -> Overview:
     """Thumbnails and measures of every head of a site, from the store or made now, with progress when that is long."""
     tokens = trace.source_tokens or trace.tokens
-    key = ("overview", model.name, tokens.text, tokens.text_pair, trace.tokens.ids, plan or Interventions(), site)
+    key = overview_key(model, trace, site)
 
     def make() -> Overview:
         with Working("Drawing every head", key, show=len(tokens) > SLOW_TOKENS) as working:
-            return Overview(trace, site, working.progress)
+            return Overview.of(trace, site, working.progress)
 
     result: Overview = store().small(key, make)
     return result
+
+
+def clean_run(model: Model, tokens: Tokens) -> Trace:
+    """The run of a page's sentence. A long text's overview is made along the way, while each layer's maps are there."""
+    label = f"Running {model.details.title} on {len(tokens):,} tokens"
+    if len(tokens) <= SLOW_TOKENS:
+        return run(model, tokens, label=label)
+    overviews = {site: Overview(site) for site in model.sites}
+    trace = run(model, tokens, label=label, observe=lambda slot, weights: overviews[slot[0]].add(slot[1], weights))
+    for site, overview in overviews.items():
+        if overview.is_complete(trace.sites[site].n_layers):
+            store().keep(overview_key(model, trace, site), overview)
+    return trace

@@ -8,7 +8,7 @@ from typing import Any
 import streamlit as st
 
 from mha_core.interventions import InterventionError, Interventions
-from mha_core.model import Model
+from mha_core.model import Model, Observe
 from mha_core.tokens import InputError, Tokens
 from mha_core.trace import Trace
 from mha_core.ui.state import ViewState
@@ -72,8 +72,15 @@ def stop_with(message: str) -> None:
     st.stop()
 
 
-def run(model: Model, tokens: Tokens, plan: Interventions | None = None, *, target: Tokens | None = None,
-        label: str = "Running the model") -> Trace:  # fmt: skip
+def run(
+    model: Model,
+    tokens: Tokens,
+    plan: Interventions | None = None,
+    *,
+    target: Tokens | None = None,
+    label: str = "Running the model",
+    observe: Observe | None = None,
+) -> Trace:
     """The trace of a run, from the store or made now; with progress and a way to stop when it is long."""
     plan = plan or Interventions()
     key = (model.name, tokens.text, tokens.text_pair, plan, target.ids if target else None)
@@ -81,7 +88,7 @@ def run(model: Model, tokens: Tokens, plan: Interventions | None = None, *, targ
         return store().trace(key, lambda: model.run(tokens, plan, target=target))
     try:
         with Working(label, key, show=len(tokens) > SLOW_TOKENS) as working:
-            return store().trace(key, lambda: model.run(tokens, plan, working.progress, target=target))
+            return store().trace(key, lambda: model.run(tokens, plan, working.progress, target=target, observe=observe))
     except (InputError, InterventionError) as error:
         stop_with(str(error))
         raise  # stop_with does not return

@@ -13,8 +13,9 @@ from mha_core.model import Model
 from mha_core.own_layer import MAX_HEADS, OwnLayerModel, own_layer_name
 from mha_core.tokens import InputError, Tokens
 from mha_core.trace import Trace
+from mha_core.ui.overview import clean_run
 from mha_core.ui.pages import require_app
-from mha_core.ui.session import bind, current, run, stop_with, update, write_url
+from mha_core.ui.session import bind, current, stop_with, update, write_url
 from mha_core.ui.state import MAX_NAME, MAX_TEXT
 from mha_core.ui.stores import store
 from mha_core.ui.text import plain
@@ -66,7 +67,7 @@ def shared() -> Shared:
     require_app()
     model = store().model(current().model, lambda message: None)
     tokens = _tokenize(model)
-    trace = run(model, tokens, label=f"Running {model.details.title} on {len(tokens):,} tokens")
+    trace = clean_run(model, tokens)
     _keep_in_range(trace)
     return Shared(model, tokens, trace)
 

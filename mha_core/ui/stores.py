@@ -76,6 +76,11 @@ class Store:
         with self._lock:
             return key in self._traces
 
+    def keep(self, key: Hashable, value: Any) -> None:
+        """Keep a small result that was made elsewhere."""
+        with self._lock:
+            self._small[key] = value
+
     def small(self, key: Hashable, make: Callable[[], Any]) -> Any:
         """Any small result (numbers of a few kilobytes), kept by key."""
         with self._lock:
