@@ -11,6 +11,7 @@ st.set_page_config(
     page_title="Headscope",
     page_icon=str(asset("favicon.svg")),
     layout="wide",
+    initial_sidebar_state=340,
     menu_items={"About": "Headscope: see each attention head's own map, switch heads off, and see what changes."},
 )
 st.logo(str(asset("logo.svg")), size="large")

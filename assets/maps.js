@@ -602,6 +602,9 @@ class Layer {
     Object.assign(this, { heads, rows, columns, block: meta.block || [1, 1] });
     this.queryLabels = meta.query_labels || [];
     this.keyLabels = meta.key_labels || [];
+    // What the tooltip says of a token: its whole word, where the label is only a part of it.
+    this.queryNames = meta.query_hovers || this.queryLabels;
+    this.keyNames = meta.key_hovers || this.keyLabels;
     this.future = futureTest(meta, this.block);
     this.level = quantiser(meta);
     while (this.panels.length < heads) this.panels.push(this.panel(this.panels.length));
@@ -630,7 +633,7 @@ class Layer {
     across = Math.ceil(heads / Math.ceil(heads / across));
     this.across = across;
     const padding = narrow ? 5 : 8;
-    this.panelWidth = Math.min(Math.floor((look.width - gap * (across - 1)) / across), 348);
+    this.panelWidth = Math.min(Math.floor((look.width - gap * (across - 1)) / across), heads === 1 ? 560 : 348);
     const room = this.panelWidth - 2 * padding - 2 - this.labelWidth;
     // Whole device pixels per cell keep all cells equal; where that would cost much of the room, the picture stretches.
     const snap = (size, count) => {
@@ -709,7 +712,7 @@ class Layer {
     this.low.textContent = log ? `≤ ${meta.log_floor || 1e-4}` : String(low);
     this.high.textContent = String(high);
     this.bar.style.background = `linear-gradient(to right, ${meta.palette[look.theme].join(", ")})`;
-    const notes = ["rows look at columns"];
+    const notes = [meta.caption || "rows look at columns"];
     if (log) notes.unshift("logarithmic colour");
     if (meta.causal) notes.push("blank: the future, closed");
     if (block[0] > 1 || block[1] > 1) notes.push(`each cell the max of a ${block[0]}×${block[1]} block`);
@@ -752,9 +755,9 @@ class Layer {
       }
       if (pooled) tip.append(last > first ? ` (${first}–${last})` : ` (${first})`);
     };
-    end(query, bq, this.queryLabels);
+    end(query, bq, this.queryNames);
     tip.append(" → ");
-    end(key, bk, this.keyLabels);
+    end(key, bk, this.keyNames);
     const value = make("b", "", tip);
     value.textContent = `  ${this.value(head, query, key).toFixed(4)}`;
     if (this.future && this.future(query, key)) tip.append(" · the future, closed");

@@ -65,9 +65,13 @@ class Tokens:
     def hovers(self) -> tuple[str, ...]:
         """Per position the label, and the whole word where the label is only a part of it."""
         return tuple(
-            label if label == self.words[word] else f"{label}, part of {self.words[word]}"
+            label if label == self.words[word] else f"{label}, part of {_shorten(self.words[word])}"
             for label, word in zip(self.labels, self.word_ids, strict=True)
         )
+
+
+def _shorten(text: str, most: int = 40) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def clean_text(text: str | None) -> str:

@@ -10,10 +10,11 @@ Streamlit and no model. Kinds that the canvas component (`assets/maps.js`) draws
     head], ...], `range`, `scale`, `causal`, `site_prefix` (before a head's name, such as "enc.").
 
 `layer`: every head of one layer side by side, on one colour scale.
-    arrays: `maps` [head, query, key] float32 (exact, or pooled by `max_pool`). meta: `id`, `alt`,
-    `query_labels`, `key_labels` (one per position of the text, also when the maps are pooled), `block`
-    [query, key] positions per cell ([1, 1]: exact), `titles` and `subtitles` per head, `selected_head`, `off`
-    [head, ...], `range`, `scale`, `causal`.
+    arrays: `maps` [head, query, key] float32 (exact, or pooled by `max_pool`).
+    meta: `id`, `alt`, `query_labels`, `key_labels` (one per position of the text, also when the maps are pooled),
+    `query_hovers`, `key_hovers` (the tooltip's names, where they differ), `block` [query, key] positions per cell
+    ([1, 1]: exact), `titles` and `subtitles` per head, `selected_head`, `off` [head, ...], `range`, `scale`, `causal`,
+    `caption` (instead of "rows look at columns").
 
 Common: `range` [low, high] (default [0, 1]), `scale` "linear" or "log" (from `log_floor`, default 1e-4, to
 high), `palette` (filled in by the component wrapper), `id` (any string; the component reports it as

@@ -23,6 +23,8 @@ if len(trace.sites) > 1:
     st.segmented_control(
         "Attention", list(trace.sites), format_func=names.__getitem__, required=True, **bind("site", to_widget=site)
     )
+if trace.source_tokens is not None:
+    st.text(f"Target: {trace.tokens.text}")
 shape = trace.sites[site]
 layer, head = state.layer, state.head
 queries, keys = trace.site_tokens(site)

@@ -90,6 +90,7 @@ class EffectCards:
                 before, after = top.probabilities[0], top.probabilities[number]
                 st.metric(
                     plain(f"P(“{top.word}”), {name}"), f"{before:.3f} → {after:.3f}", delta=f"{after - before:+.3f}",
+                    delta_color="off",
                     border=True,
                 )  # fmt: skip
                 st.metric(
@@ -155,7 +156,7 @@ class EffectCards:
             with st.container(horizontal=True):
                 for name, value in values.items():
                     change = None if name == "clean" else f"{value - values['clean']:+.3f}"
-                    st.metric(f"similarity, {name}", f"{value:.3f}", delta=change, border=True)
+                    st.metric(f"similarity, {name}", f"{value:.3f}", delta=change, delta_color="off", border=True)
             for sentence in similarity_reading(values, len(self.off)):
                 st.write(plain(sentence))
 

@@ -31,13 +31,16 @@ def overview_of(model: Model, trace: Trace, site: str) -> Overview:
     return result
 
 
-def clean_run(model: Model, tokens: Tokens) -> Trace:
-    """The run of a page's sentence. A long text's overview is made along the way, while each layer's maps are there."""
+def clean_run(model: Model, tokens: Tokens, target: str | None) -> Trace:
+    """The run of a page's sentence (and an encoder-decoder's target, None for its own output). A long text's overview is made along the way, while each layer's maps are there."""
     label = f"Running {model.details.title} on {len(tokens):,} tokens"
     if len(tokens) <= SLOW_TOKENS:
-        return run(model, tokens, label=label)
+        return run(model, tokens, target=target, label=label)
     overviews = {site: Overview(site) for site in model.sites}
-    trace = run(model, tokens, label=label, observe=lambda slot, weights: overviews[slot[0]].add(slot[1], weights))
+    trace = run(
+        model, tokens, target=target, label=label,
+        observe=lambda slot, weights: overviews[slot[0]].add(slot[1], weights),
+    )  # fmt: skip
     for site, overview in overviews.items():
         if overview.is_complete(trace.sites[site].n_layers):
             store().keep(overview_key(model, trace, site), overview)

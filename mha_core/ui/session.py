@@ -77,13 +77,13 @@ def run(
     tokens: Tokens,
     plan: Interventions | None = None,
     *,
-    target: Tokens | None = None,
+    target: str | Tokens | None = None,
     label: str = "Running the model",
     observe: Observe | None = None,
 ) -> Trace:
     """The trace of a run, from the store or made now; with progress and a way to stop when it is long."""
     plan = plan or Interventions()
-    key = (model.name, tokens.text, tokens.text_pair, plan, target.ids if target else None)
+    key = (model.name, tokens.text, tokens.text_pair, plan, target.ids if isinstance(target, Tokens) else target)
     if store().has_trace(key):
         return store().trace(key, lambda: model.run(tokens, plan, target=target))
     try:

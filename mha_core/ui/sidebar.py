@@ -52,10 +52,9 @@ def draw_sidebar() -> tuple[Model, Tokens]:
         _model_details(model)
     with pair:
         if model.takes_pairs:
-            st.text_input(
-                "Second sentence (optional)", live=True, max_chars=MAX_TEXT, placeholder="attend across two sentences",
-                **bind("pair"),
-            )  # fmt: skip
+            _second_text("Second sentence (optional)", "attend across two sentences")
+        elif model.kind == "seq2seq":
+            _second_text("Target (optional)", "empty: what the model writes itself")
     tokens = _tokenize(model)
     with counts:
         _token_count(tokens)
@@ -67,7 +66,8 @@ def shared() -> Shared:
     require_app()
     model = store().model(current().model, lambda message: None)
     tokens = _tokenize(model)
-    trace = clean_run(model, tokens)
+    target = current().pair.strip() or None if model.kind == "seq2seq" else None
+    trace = clean_run(model, tokens, target)
     _keep_in_range(trace)
     return Shared(model, tokens, trace)
 
@@ -136,6 +136,10 @@ def _sentence_choice() -> None:
         )
     else:
         st.text_input("Sentence", live=True, max_chars=MAX_TEXT, placeholder="type a sentence", **bind("text"))
+
+
+def _second_text(label: str, placeholder: str) -> None:
+    st.text_input(label, live=True, max_chars=MAX_TEXT, placeholder=placeholder, **bind("pair"))
 
 
 def _example_choice() -> None:
