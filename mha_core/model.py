@@ -368,11 +368,15 @@ class PretrainedModel(Model):
 
     def _mean_outputs(self, sentences: tuple[str, ...], progress: Progress) -> dict[SlotKey, Tensor]:
         """In padded batches: the model's own mask closes the padding, and only real positions are counted."""
-        prepared = sorted((self._prepare(s, None, None) for s in sentences), key=lambda i: len(i.source or i.tokens))
+        prepared = []
+        for number, sentence in enumerate(sentences):  # an encoder-decoder writes its target first, which takes time
+            progress(number, 2 * len(sentences))
+            prepared.append(self._prepare(sentence, None, None))
+        prepared.sort(key=lambda item: len(item.source or item.tokens))
         totals: dict[SlotKey, Tensor] = {}
         counts: dict[str, int] = {}
         for first in range(0, len(prepared), 16):
-            progress(first, len(prepared))
+            progress(len(prepared) + first, 2 * len(prepared))
             batch = prepared[first : first + 16]
             call = Call(self.slots)
             arguments, target = _batch(batch, self._pad_id())

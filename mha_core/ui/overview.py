@@ -32,7 +32,10 @@ def overview_of(model: Model, trace: Trace, site: str) -> Overview:
 
 
 def clean_run(model: Model, tokens: Tokens, target: str | None) -> Trace:
-    """The run of a page's sentence (and an encoder-decoder's target, None for its own output). A long text's overview is made along the way, while each layer's maps are there."""
+    """The run of a page's sentence (and an encoder-decoder's target, None for its own output).
+
+    A long text's overview is made along the way, while each layer's maps are there.
+    """
     label = f"Running {model.details.title} on {len(tokens):,} tokens"
     if len(tokens) <= SLOW_TOKENS:
         return run(model, tokens, target=target, label=label)

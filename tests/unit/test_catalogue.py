@@ -139,7 +139,7 @@ def test_a_restriction_may_hold_a_local_folder(bert: Path, monkeypatch: pytest.M
 def test_a_local_folder_loads(bert: Path) -> None:
     model = load_model(str(bert))
     assert (model.kind, model.n_layers, model.n_heads) == ("masked-lm", 2, 4)
-    assert model.details.origin == "local folder bert"
+    assert model.details.origin == f"local folder {bert.name}"
     assert model.details.file == "model.safetensors"
     assert model.details.sha256 == file_sha256(bert / "model.safetensors")
     assert model.run(TEXT).weights(1).shape[0] == 4
@@ -162,9 +162,12 @@ def test_damaged_weights_are_refused_in_a_sentence(bert: Path, tmp_path: Path) -
         load_model(str(folder))
 
 
-def test_a_file_that_is_no_safetensors_is_refused_in_a_sentence(bert: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "content", [b"", b"\0" * 7, b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n", b"\xff" * 64]
+)
+def test_a_file_that_is_no_safetensors_is_refused_in_a_sentence(content: bytes, bert: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(bert, tmp_path / "garbage"))
-    (folder / "model.safetensors").write_bytes(b"<html>not found</html>")
+    (folder / "model.safetensors").write_bytes(content)
     with pytest.raises(ModelError):
         load_model(str(folder))
 
@@ -233,8 +236,7 @@ def test_a_name_that_is_nothing_is_said_in_a_sentence(name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["~nobody-of-that-name/model", "a" * 300, "a--b", "owner/a..b", "own-layer/63x8", "own-layer/64x8x2"]
 )
-def test_no_name_ends_in_anything_but_a_model_error(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub, "_check", _raiser(OfflineModeIsEnabled("offline")))
+def test_no_name_ends_in_anything_but_a_model_error(name: str, fake_hub: FakeHub) -> None:
     with pytest.raises(ModelError):
         load_model(name)
 
@@ -266,7 +268,7 @@ def test_a_model_larger_than_the_free_memory_is_refused_with_both_sizes(
         require_memory(3 * 2**30, "It")
     require_memory(2**29, "It")
     _free(monkeypatch, 10_000)
-    with pytest.raises(ModelTooLargeError, match="local folder bert"):
+    with pytest.raises(ModelTooLargeError, match=f"local folder {bert.name}"):
         load_model(str(bert))
 
 
@@ -372,6 +374,8 @@ def fake_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHu
     thread.start()
     # The variables HF_ENDPOINT and HF_HUB_CACHE are read once, when the library is imported.
     monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", server.url)
+    template = server.url + "/{repo_id}/resolve/{revision}/{filename}"
+    monkeypatch.setattr(huggingface_hub.constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "downloads"))
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
@@ -414,6 +418,7 @@ def test_a_fetched_model_loads_again_without_the_network(published: FakeHub) -> 
     folder = find_files("tests/bert").folder
     published.shutdown()
     published.server_close()
+    huggingface_hub.utils.close_session()  # and the connection that is still open
     assert find_files("tests/bert").folder == folder
     with pytest.raises(ModelOfflineError, match=r"tests/other is not on this machine and the hub cannot be reached"):
         load_model("tests/other")
