@@ -15,6 +15,7 @@ from mha_core.interventions import (
 from mha_core.layer import MultiHeadAttention
 from mha_core.loading import load_model
 from mha_core.model import Model
+from mha_core.sweep import HeadSweep, head_ablation_sweep
 from mha_core.tokens import InputError, Tokens
 from mha_core.trace import Site, Trace
 
@@ -23,6 +24,7 @@ __all__ = [
     "AttentionOutput",
     "HeadAblation",
     "HeadRef",
+    "HeadSweep",
     "InputError",
     "InterventionError",
     "Interventions",
@@ -33,6 +35,7 @@ __all__ = [
     "Tokens",
     "Trace",
     "attend",
+    "head_ablation_sweep",
     "list_models",
     "load_model",
 ]

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -86,26 +86,26 @@ class Call:
         self.n_calls += 1
         edits = self.edits.get(slot, ()) if slot is not None else ()
         if edits:
-            inputs = AttentionInputs(**{**vars(inputs), "edits": edits})
-        out = (
-            AttentionOutput(torch.empty(0), library())
-            if self.kernel == "library"
-            else inputs.attend()
-        )
+            inputs = replace(inputs, edits=edits)
+        out = AttentionOutput(torch.empty(0), library()) if self.kernel == "library" else inputs.attend()
         if slot is None:
             self.captured.append(CapturedCall(module, inputs, out.head_outputs))
         else:
             self._keep(slot, inputs, out)
         return out.head_outputs
 
+    def start_at(self, layer: int) -> None:
+        """This run begins at a layer: a module that serves all layers (ALBERT's) has had its earlier turns."""
+        for module, slots in self.slots.modules.items() if self.slots else ():
+            if len(slots) > 1:
+                self._turns[module] = layer
+
     def _next_slot(self, module: nn.Module) -> SlotKey | None:
         if self.slots is None:
             return None
         slots = self.slots.modules.get(module)
         if slots is None:
-            raise RuntimeError(
-                f"{type(module).__name__} attends here but was not seen when the model was probed."
-            )
+            raise RuntimeError(f"{type(module).__name__} attends here but was not seen when the model was probed.")
         turn = self._turns.get(module, 0)
         self._turns[module] = turn + 1
         return slots[turn % len(slots)]
@@ -175,6 +175,10 @@ def _attention(
         sinks=s_aux,
     )
     call = _CALL.get()
+    if key.shape[0] == 1 < query.shape[0]:  # variants of a target read one source
+        inputs = replace(
+            inputs, key=key.expand(len(query), *key.shape[1:]), value=value.expand(len(query), *value.shape[1:])
+        )
     if call is None:
         return inputs.attend().head_outputs.transpose(1, 2), None
 
@@ -235,11 +239,7 @@ def find_output_projections(
             return
         projections.extend([None] * (len(calls) - len(projections)))
         z = calls[-1].output.transpose(1, 2)  # [batch, query, head, d_head]
-        if (
-            projections[-1] is None
-            and args[0].numel() == z.numel()
-            and torch.equal(args[0].reshape(-1), z.reshape(-1))
-        ):
+        if projections[-1] is None and args[0].numel() == z.numel() and torch.equal(args[0].reshape(-1), z.reshape(-1)):
             projections[-1] = module
 
     linear = [m for m in root.modules() if isinstance(m, nn.Linear) or type(m).__name__ == "Conv1D"]

@@ -28,6 +28,7 @@ from mha_core.backend import (
     watch_base,
     watch_projections,
 )
+from mha_core.blocks import find_blocks, watch_blocks
 from mha_core.catalogue import ModelFiles, ModelUnsupportedError, Report, find_files, require_allowed, require_memory
 from mha_core.hashing import file_sha256
 from mha_core.model import Model, ModelDetails, PretrainedModel
@@ -186,8 +187,10 @@ def _probe(name: str, kind: str, hf: Any, tokenizer: Any, files: ModelFiles) -> 
     sites, slots = _sites(calls, projections, kind, hf)
     _check_parity(hf, run, slots)
     watch_projections(slots.projections)
+    blocks = find_blocks(hf, slots.modules, {name: site.n_layers for name, site in sites.items()})
+    watch_blocks(blocks)
     return PretrainedModel(
-        name=name, kind=kind, hf=hf, tokenizer=tokenizer, slots=slots, sites=sites,
+        name=name, kind=kind, hf=hf, tokenizer=tokenizer, slots=slots, sites=sites, blocks=blocks,
         max_tokens=token_limit(tokenizer, hf.config, MAX_TOKENS), details=_details(name, hf, files),
     )  # fmt: skip
 

@@ -16,8 +16,8 @@ from transformers.modeling_outputs import BaseModelOutput
 from mha_core.attention import AttentionInputs
 from mha_core.backend import Call, SlotKey, Slots, running
 from mha_core.corpus import corpus_sentences
-from mha_core.interventions import Intervention, Interventions
-from mha_core.resolve import Resolved, resolve
+from mha_core.interventions import HeadAblation, Intervention, Interventions
+from mha_core.resolve import Resolved, replacement_values, resolve
 from mha_core.tokens import InputError, Tokens, piece_surface, tokenize, tokens_from_ids
 from mha_core.trace import OutputProjection, Site, Trace
 
@@ -113,7 +113,10 @@ class Model(ABC):
         """Text (or a pair) as this model's tokens. Raises `InputError` when there is no text."""
 
     @abstractmethod
-    def _prepare(self, text: str | Tokens, text_pair: str | None, target: str | Tokens | None) -> RunInputs: ...
+    def prepare(
+        self, text: str | Tokens, text_pair: str | None = None, target: str | Tokens | None = None
+    ) -> RunInputs:
+        """Tokenized inputs of a run: what `run` makes of its text, pair and target."""
 
     @abstractmethod
     def _forward(
@@ -128,6 +131,10 @@ class Model(ABC):
     @abstractmethod
     def surface(self, token_id: int) -> str:
         """One vocabulary entry as text, with its leading space."""
+
+    def token_id(self, surface: str) -> int:
+        """The one token that `surface` (" Mary") is. Raises `InputError` where it is none."""
+        raise InputError(f"{self.details.title} has no vocabulary.")
 
     def run(
         self,
@@ -156,12 +163,33 @@ class Model(ABC):
             InputError: no text, or one that this model cannot take.
             InterventionError: a plan this model and text cannot carry out, or that did not happen.
         """
-        inputs = self._prepare(text, text_pair, target)
         plan = interventions if isinstance(interventions, Interventions) else Interventions(interventions)
         if kernel != "own" and plan:
             raise ValueError("The library's attention cannot be intervened on; run the plan with our own.")
-        plan = plan.validated_for(self.sites, inputs.lengths(self.sites))
-        return self._forward(inputs, resolve(plan, _References(self, inputs)), progress, kernel, observe)
+        return self.run_prepared(self.prepare(text, text_pair, target), plan, progress, kernel, observe)
+
+    def run_prepared(
+        self,
+        inputs: RunInputs,
+        interventions: Plan = None,
+        progress: Progress | None = None,
+        kernel: str = "own",
+        observe: Observe | None = None,
+    ) -> Trace:
+        """`run` for inputs that `prepare` has made."""
+        resolved = resolve(self.validated(inputs, interventions), _References(self, inputs))
+        return self._forward(inputs, resolved, progress, kernel, observe)
+
+    def validated(self, inputs: RunInputs, interventions: Plan) -> Interventions:
+        """A plan checked against this model and these inputs, its positions counted from 0."""
+        plan = interventions if isinstance(interventions, Interventions) else Interventions(interventions)
+        return plan.validated_for(self.sites, inputs.lengths(self.sites))
+
+    def replacements(self, inputs: RunInputs, ablation: HeadAblation) -> dict[SlotKey, Tensor] | None:
+        """What an ablation puts in the place of z, for all heads of its layers: slot -> [head, 1 or position, d_head].
+        None for kinds that replace it by nothing.
+        """
+        return replacement_values(ablation, _References(self, inputs))
 
     def library_difference(self, trace: Trace) -> float:
         """Largest difference between an unablated run's final hidden states and those of the library's own attention
@@ -239,12 +267,13 @@ class PretrainedModel(Model):
 
     def __init__(
         self, *, name: str, kind: str, hf: nn.Module, tokenizer: Any, slots: Slots, sites: Mapping[str, Site],
-        max_tokens: int, details: ModelDetails,
+        blocks: Mapping[nn.Module, tuple[SlotKey, ...]], max_tokens: int, details: ModelDetails,
     ) -> None:  # fmt: skip
         super().__init__()
         self.name, self.kind, self.tokenizer = name, kind, tokenizer
         self.hf: Any = hf
         self.slots, self.sites, self.max_tokens, self.details = slots, dict(sites), max_tokens, details
+        self.blocks = blocks
         self.takes_pairs = kind in ("encoder", "masked-lm")
         self._tokenizer_lock = threading.Lock()
         self._modules = {slot: module for module, turns in slots.modules.items() for slot in turns}
@@ -287,7 +316,9 @@ class PretrainedModel(Model):
             raise InputError(f"{surface!r} is {len(ids)} tokens for this model; give a word that is one token.")
         return int(ids[0])
 
-    def _prepare(self, text: str | Tokens, text_pair: str | None, target: str | Tokens | None) -> RunInputs:
+    def prepare(
+        self, text: str | Tokens, text_pair: str | None = None, target: str | Tokens | None = None
+    ) -> RunInputs:
         tokens = text if isinstance(text, Tokens) else self.tokenize(text, text_pair)
         if self.kind != "seq2seq":
             return RunInputs(tokens)
@@ -309,7 +340,7 @@ class PretrainedModel(Model):
         call = Call(self.slots, resolved.edits, record=kernel == "own", kernel=kernel)
         call.observe = None if observe is None else lambda slot, weights: observe(slot, weights[0])
         call.on_attention = _counted(progress, sum(site.n_layers for site in self.sites.values()))
-        self._call(call, *_batch([inputs]))
+        self.call_in(call, *batch_arguments([inputs]))
         applied = resolved.applied(call.applied, call.blocked)
         assert call.hidden is not None
         return Trace(
@@ -319,7 +350,7 @@ class PretrainedModel(Model):
             seconds=time.perf_counter() - started,
         )  # fmt: skip
 
-    def _call(self, call: Call, arguments: Mapping[str, Tensor], target: Mapping[str, Tensor]) -> Any:
+    def call_in(self, call: Call, arguments: Mapping[str, Tensor], target: Mapping[str, Tensor]) -> Any:
         """One forward pass in the state `call`. Arguments are padded batches: ids [batch, position] and so on."""
         given = dict(arguments)
         if self.kind == "seq2seq":
@@ -337,20 +368,20 @@ class PretrainedModel(Model):
         arguments: dict[str, Any] = {"input_ids": one}
         if self.kind == "seq2seq":
             arguments = {"encoder_outputs": BaseModelOutput(last_hidden_state=hidden[None, :1])}  # type: ignore[arg-type]
-        return self._call(call, arguments, {"input_ids": one})["logits"][0]
+        return self.call_in(call, arguments, {"input_ids": one})["logits"][0]
 
     def _greedy(self, source: Tokens) -> tuple[int, ...]:
         """The decoder's input for the model's own greedy output, from its start token on."""
         config = self.hf.generation_config
         ends = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
         ids = [_first(config.decoder_start_token_id, config.bos_token_id, config.pad_token_id, 0)]
-        arguments, _ = _batch([RunInputs(source)])
+        arguments, _ = batch_arguments([RunInputs(source)])
         with torch.inference_mode(), running(Call(self.slots, record=False)):
             encoded = self.hf.get_encoder()(**{k: v for k, v in arguments.items() if k != "token_type_ids"})
         arguments = {"encoder_outputs": encoded, "attention_mask": arguments["attention_mask"]}
         for _ in range(min(MAX_NEW_TOKENS, self.max_tokens - 1)):
             call = Call(self.slots, record=False)
-            logits = self._call(call, arguments, {"input_ids": torch.tensor([ids])})["logits"]
+            logits = self.call_in(call, arguments, {"input_ids": torch.tensor([ids])})["logits"]
             best = int(logits[0, -1].argmax())
             if best in ends:
                 break
@@ -371,7 +402,7 @@ class PretrainedModel(Model):
         prepared = []
         for number, sentence in enumerate(sentences):  # an encoder-decoder writes its target first, which takes time
             progress(number, 2 * len(sentences))
-            prepared.append(self._prepare(sentence, None, None))
+            prepared.append(self.prepare(sentence, None, None))
         prepared.sort(key=lambda item: len(item.source or item.tokens))
         totals: dict[SlotKey, Tensor] = {}
         counts: dict[str, int] = {}
@@ -379,8 +410,8 @@ class PretrainedModel(Model):
             progress(len(prepared) + first, 2 * len(prepared))
             batch = prepared[first : first + 16]
             call = Call(self.slots)
-            arguments, target = _batch(batch, self._pad_id())
-            self._call(call, arguments, target)
+            arguments, target = batch_arguments(batch, self._pad_id())
+            self.call_in(call, arguments, target)
             masks = {"enc": arguments["attention_mask"]}
             masks |= dict.fromkeys(("dec", "cross"), target["attention_mask"]) if target else {}
             for (site, layer), record in call.records.items():
@@ -415,7 +446,7 @@ def _masked_sum(record: AttentionInputs, real: Tensor) -> Tensor:
     return (z * real[:, None, :, None]).sum(dim=(0, 2))
 
 
-def _batch(inputs: list[RunInputs], pad: int = 0) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+def batch_arguments(inputs: list[RunInputs], pad: int = 0) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Padded model arguments of the main texts and, in an encoder-decoder, of the targets."""
     sources = [item.source or item.tokens for item in inputs]
     targets = [item.tokens for item in inputs if item.source is not None]

@@ -104,7 +104,9 @@ class OwnLayerModel(Model):
         rows = [_word_vector(word.lower(), self.layer.d_model, self.seed) for word in tokens.surfaces]
         return (torch.stack(rows) + sinusoidal_positions(len(rows), self.layer.d_model))[None]
 
-    def _prepare(self, text: str | Tokens, text_pair: str | None, target: str | Tokens | None) -> RunInputs:
+    def prepare(
+        self, text: str | Tokens, text_pair: str | None = None, target: str | Tokens | None = None
+    ) -> RunInputs:
         return RunInputs(text if isinstance(text, Tokens) else self.tokenize(text, text_pair))
 
     def _forward(

@@ -6,7 +6,7 @@ the run they are for. `attend` then only sees edits.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -95,7 +95,7 @@ def _ablation_edits(item: HeadAblation, references: References) -> list[tuple[Sl
     by_slot: dict[SlotKey, list[int]] = {}
     for head in item.heads:
         by_slot.setdefault((head.site, head.layer), []).append(head.head)
-    values = _values(item, references, list(by_slot))
+    values = replacement_values(item, references)
     positions = None if item.positions is None else torch.tensor(item.positions)
     return [
         (slot, _edit(item, torch.tensor(heads), positions, None if values is None else values[slot]))
@@ -115,8 +115,9 @@ def _edit(item: HeadAblation, heads: Tensor, positions: Tensor | None, value: Te
     return ReplaceOutput(heads, positions=positions, value=value)
 
 
-def _values(item: HeadAblation, references: References, slots: Sequence[SlotKey]) -> dict[SlotKey, Tensor] | None:
-    """What replaces z in each slot: [head, 1 or position, d_head]; None where nothing replaces it."""
+def replacement_values(item: HeadAblation, references: References) -> dict[SlotKey, Tensor] | None:
+    """What replaces z in each layer that is named: slot -> [head, 1 or position, d_head]; None where nothing does."""
+    slots = list(dict.fromkeys((head.site, head.layer) for head in item.heads))
     if item.kind == "mean" and item.reference != "sentence":
         means = references.mean_outputs(item.reference)
         return {slot: means[slot][:, None] for slot in slots}

@@ -146,15 +146,28 @@ class Trace:
             self._logits = self.logits_at(range(len(self.hidden)))
         return self._logits
 
-    def logits_at(self, positions: Sequence[int]) -> Tensor:
-        """Logits of some positions only, [n, vocabulary] (2,048 positions of SmolLM2 would be 400 MB).
+    @property
+    def has_logits(self) -> bool:
+        """Whether the model predicts words."""
+        return self._head is not None
+
+    def logits_of(self, hidden: Tensor) -> Tensor:
+        """Logits [n, vocabulary] for final hidden states [n, d_model] of this model.
 
         Raises:
             ValueError: the model has no output head.
         """
         if self._head is None:
             raise ValueError("This model is a bare encoder; it has no vocabulary to give logits for.")
-        return self._head(self.hidden[list(positions)])
+        return self._head(hidden)
+
+    def logits_at(self, positions: Sequence[int]) -> Tensor:
+        """Logits of some positions only, [n, vocabulary] (2,048 positions of SmolLM2 would be 400 MB).
+
+        Raises:
+            ValueError: the model has no output head.
+        """
+        return self.logits_of(self.hidden[list(positions)])
 
     @property
     def nbytes(self) -> int:

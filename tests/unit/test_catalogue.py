@@ -163,7 +163,9 @@ def test_damaged_weights_are_refused_in_a_sentence(bert: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"\0" * 7, b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n", b"\xff" * 64]
+    "content",
+    [b"", b"\0" * 7, b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n", b"\xff" * 64],
+    ids=["empty", "seven bytes", "a pointer to the file", "noise"],
 )
 def test_a_file_that_is_no_safetensors_is_refused_in_a_sentence(content: bytes, bert: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(bert, tmp_path / "garbage"))
@@ -234,7 +236,9 @@ def test_a_name_that_is_nothing_is_said_in_a_sentence(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["~nobody-of-that-name/model", "a" * 300, "a--b", "owner/a..b", "own-layer/63x8", "own-layer/64x8x2"]
+    "name",
+    ["~nobody-of-that-name/model", "a" * 300, "a--b", "owner/a..b", "own-layer/63x8", "own-layer/64x8x2"],
+    ids=lambda name: name[:30],
 )
 def test_no_name_ends_in_anything_but_a_model_error(name: str, fake_hub: FakeHub) -> None:
     with pytest.raises(ModelError):
