@@ -1,305 +1,8 @@
 // Draws attention maps on canvases: `overview` (every head a thumbnail) and `layer` (one layer's heads side by side).
-//
-// Contract with Python (mha_core/view.py, mha_core/ui/components.py): `data` is one packed View (a Uint8Array). Streamlit
-// calls the default export again for every new message and when the theme changes, always with the same parentElement:
-// the state lives with that element and is redrawn, never rebuilt. Labels are untrusted: textContent and fillText only.
-// After each paint the root carries data-painted (a counter), data-view (meta.id) and data-milliseconds (how long it
-// took), for tests and benchmarks.
+// Stands after common.js in one module.
 
-const LOOKS = new WeakMap(); // parentElement -> MapView
-const BLANK = 0; // a fully transparent pixel: cells that cannot exist (the future of a causal map)
-
-export default function (component) {
-  const { parentElement } = component;
-  let look = LOOKS.get(parentElement);
-  if (!look) {
-    look = new MapView(parentElement);
-    LOOKS.set(parentElement, look);
-  }
-  const generation = look.update(component);
-  return () => {
-    // Streamlit may run the clean-up of an overtaken call after the next call: only the newest one may take down.
-    if (look.generation !== generation) return;
-    look.destroy();
-    LOOKS.delete(parentElement);
-  };
-}
-
-// ---------------------------------------------------------------------------------------------- reading the data
-
-function unpack(bytes) {
-  const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
-  const length = view.getUint32(0, true);
-  const header = JSON.parse(new TextDecoder().decode(bytes.subarray(4, 4 + length)));
-  const types = { uint8: Uint8Array, int32: Int32Array, float32: Float32Array };
-  const arrays = {};
-  for (const { name, dtype, shape, offset } of header.arrays) {
-    const Type = types[dtype];
-    const count = shape.reduce((a, b) => a * b, 1);
-    const start = bytes.byteOffset + 4 + length + offset;
-    const aligned = start % Type.BYTES_PER_ELEMENT === 0;
-    const values = aligned
-      ? new Type(bytes.buffer, start, count)
-      : new Type(bytes.buffer.slice(start, start + count * Type.BYTES_PER_ELEMENT));
-    arrays[name] = { values, shape, scale: dtype === "uint8" ? 1 / 255 : 1 };
-  }
-  return { kind: header.kind, meta: header.meta, arrays };
-}
-
-function sameBytes(a, b) {
-  if (a === b) return true;
-  if (!a || !b || a.byteLength !== b.byteLength) return false;
-  if (a.byteOffset % 4 || b.byteOffset % 4) return a.every((x, i) => x === b[i]);
-  const words = a.byteLength >> 2;
-  const x = new Uint32Array(a.buffer, a.byteOffset, words);
-  const y = new Uint32Array(b.buffer, b.byteOffset, words);
-  for (let i = 0; i < words; i++) if (x[i] !== y[i]) return false;
-  for (let i = words << 2; i < a.byteLength; i++) if (a[i] !== b[i]) return false;
-  return true;
-}
-
-// ------------------------------------------------------------------------------------------------------- colours
-
-const rgb = (hex) => [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16));
-
-/** 256 pixels (ABGR, as little-endian canvases want them) along a list of hex colours. */
-function lookup(colours) {
-  const table = new Uint32Array(256);
-  const points = colours.map(rgb);
-  for (let i = 0; i < 256; i++) {
-    const at = (i / 255) * (points.length - 1);
-    const low = Math.min(Math.floor(at), points.length - 2);
-    const [r, g, b] = points[low].map((c, k) => Math.round(c + (points[low + 1][k] - c) * (at - low)));
-    table[i] = (255 << 24) | (b << 16) | (g << 8) | r;
-  }
-  return table;
-}
-
-/** A function from a value to 0..255, linear or logarithmic over the view's range. */
-function quantiser(meta) {
-  const [low, high] = meta.range || [0, 1];
-  if (meta.scale === "log") {
-    const floor = meta.log_floor || 1e-4;
-    const span = Math.log(high / floor);
-    return (v) => (v <= floor ? 0 : Math.min(255, Math.round((Math.log(v / floor) / span) * 255)));
-  }
-  const factor = 255 / (high - low || 1);
-  return (v) => Math.max(0, Math.min(255, Math.round((v - low) * factor)));
-}
-
-/**
- * One map into a scratch canvas, at most maxRows x maxColumns cells: where there are more cells than pixels, each pixel
- * shows the maximum of its block, because skipping cells would hide single strong weights.
- */
-function paintCells(scratch, array, start, rows, columns, maxRows, maxColumns, table, level, isBlank) {
-  const by = Math.max(1, Math.ceil(rows / maxRows));
-  const bx = Math.max(1, Math.ceil(columns / maxColumns));
-  const h = Math.ceil(rows / by);
-  const w = Math.ceil(columns / bx);
-  if (scratch.width !== w || scratch.height !== h) {
-    scratch.width = w;
-    scratch.height = h;
-  }
-  const context = scratch.getContext("2d");
-  const image = context.createImageData(w, h);
-  const pixels = new Uint32Array(image.data.buffer);
-  const { values, scale } = array;
-  if (by === 1 && bx === 1) {
-    for (let q = 0, i = 0; q < rows; q++) {
-      for (let k = 0; k < columns; k++, i++) {
-        pixels[i] = isBlank && isBlank(q, k) ? BLANK : table[level(values[start + i] * scale)];
-      }
-    }
-  } else {
-    for (let y = 0; y < h; y++) {
-      for (let x = 0; x < w; x++) {
-        let most = -Infinity;
-        let blank = true;
-        for (let q = y * by; q < Math.min(rows, (y + 1) * by); q++) {
-          for (let k = x * bx; k < Math.min(columns, (x + 1) * bx); k++) {
-            if (isBlank && isBlank(q, k)) continue;
-            blank = false;
-            const v = values[start + q * columns + k];
-            if (v > most) most = v;
-          }
-        }
-        pixels[y * w + x] = blank ? BLANK : table[level(most * scale)];
-      }
-    }
-  }
-  context.putImageData(image, 0, 0);
-  return scratch;
-}
-
-function hatch(context, x, y, w, h, colour, spacing, width) {
-  context.save();
-  context.beginPath();
-  context.rect(x, y, w, h);
-  context.clip();
-  context.strokeStyle = colour;
-  context.lineWidth = width;
-  context.beginPath();
-  for (let d = -h; d < w; d += spacing) {
-    context.moveTo(x + d, y + h);
-    context.lineTo(x + d + h, y);
-  }
-  context.stroke();
-  context.restore();
-}
-
-/** Is the cell (a block of positions) wholly in the future of its queries? Only then it is structurally empty. */
-function futureTest(meta, block) {
-  if (!meta.causal) return null;
-  const [bq, bk] = block;
-  return bq === 1 && bk === 1 ? (q, k) => k > q : (q, k) => k * bk > (q + 1) * bq - 1;
-}
-
-// ------------------------------------------------------------------------------------------------ small DOM helpers
-
-function make(tag, className, parent, attributes) {
-  const element = document.createElement(tag);
-  if (className) element.className = className;
-  for (const [name, value] of Object.entries(attributes || {})) element.setAttribute(name, value);
-  if (parent) parent.appendChild(element);
-  return element;
-}
-
-/** textContent in its own text direction, so that a Hebrew or Arabic token does not turn the line around it. */
-function bdi(text, parent) {
-  const element = make("bdi", "", parent, { dir: "auto" });
-  element.textContent = text;
-  return element;
-}
-
-function canvasOf(element, width, height, ratio) {
-  const w = Math.max(1, Math.round(width * ratio));
-  const h = Math.max(1, Math.round(height * ratio));
-  if (element.width !== w || element.height !== h) {
-    element.width = w;
-    element.height = h;
-  }
-  element.style.width = `${width}px`;
-  element.style.height = `${height}px`;
-  const context = element.getContext("2d");
-  context.setTransform(ratio, 0, 0, ratio, 0, 0);
-  context.clearRect(0, 0, width, height);
-  context.imageSmoothingEnabled = false;
-  return context;
-}
-
-/** The label, cut with an ellipsis until it fits. */
-function fitted(context, text, room) {
-  if (context.measureText(text).width <= room) return text;
-  const letters = Array.from(text);
-  let low = 0;
-  let high = letters.length;
-  while (low < high) {
-    const middle = (low + high + 1) >> 1;
-    if (context.measureText(letters.slice(0, middle).join("") + "…").width <= room) low = middle;
-    else high = middle - 1;
-  }
-  return letters.slice(0, low).join("") + "…";
-}
-
-// ------------------------------------------------------------------------------------------------------ the component
-
-class MapView {
-  constructor(parent) {
-    for (const old of Array.from(parent.children)) if (old.classList.contains("hs-maps")) old.remove();
-    this.root = make("div", "hs-maps", parent);
-    this.stage = make("div", "hs-stage", this.root);
-    this.tip = make("div", "hs-tip", this.root, { "aria-hidden": "true" });
-    this.probe = make("span", "hs-probe", this.root, { "aria-hidden": "true" });
-    this.scratch = document.createElement("canvas");
-    this.generation = 0;
-    this.painted = 0;
-    this.width = 0;
-    this.resize = new ResizeObserver(() => {
-      const width = Math.floor(this.root.clientWidth);
-      // Only the width is ours to follow; the height is what we make it ourselves.
-      if (width === this.width) return;
-      cancelAnimationFrame(this.frame);
-      this.frame = requestAnimationFrame(() => this.draw());
-    });
-    this.resize.observe(this.root);
-  }
-
-  destroy() {
-    this.resize.disconnect();
-    cancelAnimationFrame(this.frame);
-    this.root.remove();
-  }
-
-  update(component) {
-    this.generation += 1;
-    this.component = component;
-    const { data } = component;
-    const theme = this.readTheme();
-    // A rerun resends the same bytes as a new object; repainting then would only cost time and drop the tooltip.
-    if (this.view && theme === this.themeKey && sameBytes(this.bytes, data)) return this.generation;
-    this.themeKey = theme;
-    this.bytes = data;
-    this.view = data instanceof Uint8Array && data.byteLength > 8 ? unpack(data) : null;
-    this.draw();
-    return this.generation;
-  }
-
-  readTheme() {
-    const style = getComputedStyle(this.probe);
-    const channels = (style.backgroundColor.match(/[\d.]+/g) || [255, 255, 255]).map(Number);
-    const luminance = (0.2126 * channels[0] + 0.7152 * channels[1] + 0.0722 * channels[2]) / 255;
-    this.theme = luminance < 0.45 ? "dark" : "light";
-    this.ink = style.color;
-    this.font = style.fontFamily;
-    this.root.dataset.theme = this.theme;
-    return `${style.backgroundColor} ${style.color} ${style.fontFamily}`;
-  }
-
-  draw() {
-    this.width = Math.floor(this.root.clientWidth);
-    if (!this.width || !this.view) return; // not laid out yet (a hidden tab): the observer calls again
-    const { kind, meta } = this.view;
-    this.ratio = window.devicePixelRatio || 1;
-    const palette = meta.palette;
-    this.table = lookup(palette[this.theme]);
-    this.accent = palette.accent[this.theme];
-    this.chosen = palette.selected[this.theme];
-    this.root.style.setProperty("--hs-accent", this.accent);
-    this.root.style.setProperty("--hs-selected", this.chosen);
-    if (!this.painter || this.painter.kind !== kind) {
-      this.stage.textContent = "";
-      const Painter = { overview: Overview, layer: Layer }[kind];
-      this.painter = Painter ? new Painter(this) : null;
-      if (!this.painter) this.stage.textContent = `A view of kind “${kind}” cannot be drawn here.`;
-    }
-    this.hideTip();
-    const start = performance.now();
-    if (this.painter) this.painter.draw(this.view);
-    this.root.dataset.milliseconds = (performance.now() - start).toFixed(1);
-    this.painted += 1;
-    this.root.dataset.painted = String(this.painted);
-    this.root.dataset.view = meta.id === undefined ? "" : String(meta.id);
-  }
-
-  /** Show the tooltip near a point of the root; `fill` puts text into it. */
-  showTip(x, y, fill) {
-    this.tip.textContent = "";
-    fill(this.tip);
-    this.tip.dataset.shown = "true";
-    const { offsetWidth: w, offsetHeight: h } = this.tip;
-    const left = Math.max(0, Math.min(x + 14, this.width - w));
-    const above = y - h - 12;
-    this.tip.style.transform = `translate(${left}px, ${above > -24 ? above : y + 20}px)`;
-  }
-
-  hideTip() {
-    delete this.tip.dataset.shown;
-  }
-
-  at(event) {
-    const box = this.root.getBoundingClientRect();
-    return [event.clientX - box.left, event.clientY - box.top];
-  }
+export default function headscope(component) {
+  return show(component, { overview: Overview, layer: Layer });
 }
 
 // ------------------------------------------------------------------------------------------- overview: all thumbnails
@@ -377,6 +80,16 @@ class Overview {
     this.layout();
     const { look } = this;
     const context = canvasOf(this.canvas, this.canvasWidth, this.canvasHeight, look.ratio);
+    this.sketch(new CanvasPen(context, look, look.ratio));
+    const notes = arrays.values ? [`ring: ${meta.values_label || "value"} ${(meta.values_range || [0, 1]).join("–")}`] : [];
+    look.caption(meta, notes);
+    this.semantics();
+    this.outline();
+  }
+
+  sketch(pen) {
+    const { look, meta, arrays, layers, heads } = this;
+    const [, , rows, columns] = arrays.maps.shape;
     const level = quantiser(meta);
     const blank = futureTest(meta, meta.block || [1, 1]);
     const [low, high] = meta.values_range || [0, 1];
@@ -388,54 +101,53 @@ class Overview {
         const off = this.isOff([layer, head]);
         paintCells(
           look.scratch, arrays.maps, start, rows, columns,
-          Math.floor(h * look.ratio), Math.floor(w * look.ratio), look.table, level, blank,
+          Math.floor(h * pen.ratio), Math.floor(w * pen.ratio), look.table, level, blank,
         );
-        context.save();
-        context.beginPath();
-        context.roundRect(x, y, w, h, radius);
-        context.clip();
-        context.globalAlpha = off ? 0.35 : 1;
-        context.drawImage(look.scratch, x, y, w, h);
-        context.restore();
-        if (off) hatch(context, x, y, w, h, look.accent, 5, 1.6);
-        context.lineWidth = 1;
-        context.strokeStyle = look.ink;
-        context.globalAlpha = 0.16;
-        context.beginPath();
-        context.roundRect(x - 0.5, y - 0.5, w + 1, h + 1, radius + 0.5);
-        context.stroke();
+        pen.image(look.scratch, x, y, w, h, { radius, alpha: off ? 0.35 : 1 });
+        if (off) pen.hatch(x, y, w, h, { stroke: look.accent, spacing: 5, width: 1.6 });
+        const ring = (stroke, width, alpha) =>
+          pen.box(x - 0.5, y - 0.5, w + 1, h + 1, { stroke, width, alpha, radius: radius + 0.5 });
+        ring(look.ink, 1, 0.16);
         if (arrays.values) {
           const share = (arrays.values.values[layer * heads + head] - low) / (high - low || 1);
-          context.globalAlpha = Math.max(0, Math.min(1, share || 0));
-          context.lineWidth = this.w < 20 ? 1.5 : 2;
-          context.strokeStyle = look.accent;
-          context.stroke();
+          ring(look.accent, this.w < 20 ? 1.5 : 2, Math.max(0, Math.min(1, share || 0)));
         }
-        context.globalAlpha = 1;
       }
     }
-    this.axes(context);
-    this.semantics();
-    this.outline();
+    this.axes(pen);
   }
 
-  axes(context) {
-    const { look } = this;
-    context.fillStyle = look.ink;
-    context.globalAlpha = 0.66;
-    context.font = `11px ${look.font}`;
-    context.textBaseline = "middle";
-    context.textAlign = "right";
+  axes(pen) {
     const every = this.h + this.gap < 12 ? 2 : 1;
     for (let layer = 0; layer < this.layers; layer += every) {
-      context.fillText(`L${layer}`, this.left - 6, this.top + layer * (this.h + this.gap) + this.h / 2 + 0.5);
+      const y = this.top + layer * (this.h + this.gap) + this.h / 2 + 0.5;
+      pen.text(`L${layer}`, this.left - 6, y, { align: "right", alpha: 0.66 });
     }
-    context.textAlign = "center";
-    const step = Math.ceil((context.measureText(`H${this.heads - 1}`).width + 3) / (this.w + this.gap));
+    const step = Math.ceil((this.look.longest([`H${this.heads - 1}`], 11) + 3) / (this.w + this.gap));
     for (let head = 0; head < this.heads; head += step) {
-      context.fillText(`H${head}`, this.left + head * (this.w + this.gap) + this.w / 2, 7);
+      const x = this.left + head * (this.w + this.gap) + this.w / 2;
+      pen.text(`H${head}`, x, 7, { align: "center", alpha: 0.66 });
     }
-    context.globalAlpha = 1;
+  }
+
+  picture() {
+    const { meta } = this;
+    const ring = this.arrays.values && `rings: ${meta.values_label || "value"}, ${(meta.values_range || [0, 1]).join(" to ")}`;
+    return {
+      width: this.canvasWidth,
+      height: this.canvasHeight,
+      title: `All ${this.layers * this.heads} heads`,
+      notes: [
+        "thumbnails: layers down from L0, heads across from H0; in each, rows (queries) look at columns (keys)",
+        [ring, (meta.off || []).length && "hatched: switched off", meta.note].filter(Boolean).join(" · "),
+      ],
+      draw: (pen) => {
+        this.sketch(pen);
+        if (!meta.selected) return;
+        const [x, y, w, h] = this.box(meta.selected);
+        pen.box(x - 1.25, y - 1.25, w + 2.5, h + 2.5, { stroke: this.look.chosen, width: 2.5, radius: Math.min(4, this.w / 6) + 1 });
+      },
+    };
   }
 
   /** Hidden grid cells say to a screen reader what the canvas shows to the eye. */
@@ -518,7 +230,7 @@ class Overview {
     this.meta.selected = place; // at once; Python's answer comes with the next data
     this.semantics();
     this.outline();
-    this.look.component.setTriggerValue("select", { layer: place[0], head: place[1] });
+    this.look.send("select", { layer: place[0], head: place[1] });
   }
 
   key(event) {
@@ -557,17 +269,11 @@ class Overview {
 const LABEL_FONT = 10.5; // px
 const GAP = 14; // px between panels
 const TOP = 4; // px: half a line of text stands above the first row's middle
-const RIGHT_TO_LEFT = /[\u0590-\u08ff\ufb1d-\ufefc]/;
 
 class Layer {
   constructor(look) {
     this.kind = "layer";
     this.look = look;
-    this.legend = make("div", "hs-legend", look.stage);
-    this.low = make("span", "hs-num", this.legend);
-    this.bar = make("span", "hs-bar", this.legend, { "aria-hidden": "true" });
-    this.high = make("span", "hs-num", this.legend);
-    this.note = make("span", "hs-note", this.legend);
     this.group = make("div", "hs-layer", look.stage, { role: "group" });
     this.panels = [];
     this.cell = null;
@@ -588,7 +294,7 @@ class Layer {
     panel.canvas = make("canvas", "", panel.map);
     panel.row = make("span", "hs-band", panel.map);
     panel.column = make("span", "hs-band", panel.map);
-    button.addEventListener("click", () => this.look.component.setTriggerValue("select", { head: index }));
+    button.addEventListener("click", () => this.look.send("select", { head: index }));
     panel.map.addEventListener("pointermove", (event) => this.move(event, index));
     panel.map.addEventListener("pointerleave", () => this.mark(null));
     return panel;
@@ -612,7 +318,7 @@ class Layer {
     this.group.setAttribute("aria-label", meta.alt || `${heads} heads side by side`);
     this.layout();
     for (let head = 0; head < heads; head++) this.paint(head);
-    this.caption();
+    look.caption(meta, this.notes());
     this.cell = null;
   }
 
@@ -620,10 +326,7 @@ class Layer {
   layout() {
     const { look, heads, rows, columns } = this;
     const narrow = look.width < 520;
-    const context = look.scratch.getContext("2d");
-    context.font = `${LABEL_FONT}px ${look.font}`;
-    const longest = (labels) =>
-      labels.slice(0, 400).reduce((most, text) => Math.max(most, context.measureText(text).width), 0);
+    const longest = (labels) => look.longest(labels, LABEL_FONT);
     this.labelWidth = Math.ceil(Math.min(longest(this.queryLabels), narrow ? 38 : 58)) + (this.queryLabels.length ? 5 : 0);
     this.labelHeight = Math.ceil(Math.min(longest(this.keyLabels), narrow ? 46 : 62)) + (this.keyLabels.length ? 6 : 0);
     // Wide enough that the tokens can be read where possible; then equally filled rows of panels.
@@ -633,6 +336,7 @@ class Layer {
     across = Math.ceil(heads / Math.ceil(heads / across));
     this.across = across;
     const padding = narrow ? 5 : 8;
+    this.gap = gap;
     this.panelWidth = Math.min(Math.floor((look.width - gap * (across - 1)) / across), heads === 1 ? 560 : 348);
     const room = this.panelWidth - 2 * padding - 2 - this.labelWidth;
     // Whole device pixels per cell keep all cells equal; where that would cost much of the room, the picture stretches.
@@ -649,7 +353,7 @@ class Layer {
   }
 
   paint(head) {
-    const { look, meta, rows, columns, labelWidth, labelHeight, mapWidth, mapHeight } = this;
+    const { look, meta, labelWidth, labelHeight, mapWidth, mapHeight } = this;
     const panel = this.panels[head];
     const title = String((meta.titles || [])[head] ?? `H${head}`);
     const subtitle = String((meta.subtitles || [])[head] ?? "");
@@ -661,62 +365,73 @@ class Layer {
     panel.button.setAttribute("aria-label", [title, off && "off", subtitle, selected && "selected"].filter(Boolean).join(", "));
     panel.button.setAttribute("aria-current", String(selected));
     const context = canvasOf(panel.canvas, labelWidth + mapWidth + 1, TOP + mapHeight + labelHeight, look.ratio);
-    context.translate(0, TOP);
-    paintCells(
-      look.scratch, this.array, head * rows * columns, rows, columns,
-      Math.round(mapHeight * look.ratio), Math.round(mapWidth * look.ratio), look.table, this.level, this.future,
-    );
-    context.globalAlpha = off ? 0.5 : 1;
-    context.drawImage(look.scratch, labelWidth, 0, mapWidth, mapHeight);
-    context.globalAlpha = 0.6;
-    if (off) hatch(context, labelWidth, 0, mapWidth, mapHeight, look.accent, 16, 1.5);
-    context.strokeStyle = look.ink;
-    context.globalAlpha = 0.18;
-    context.lineWidth = 1;
-    context.strokeRect(labelWidth + 0.5, 0.5, mapWidth - 1, mapHeight - 1);
-    context.globalAlpha = 0.72;
-    this.labels(context);
-    context.globalAlpha = 1;
+    const pen = new CanvasPen(context, look, look.ratio);
+    pen.at(0, TOP, () => this.sketch(pen, head));
   }
 
-  labels(context) {
-    const { rows, columns, labelWidth, labelHeight, mapWidth, mapHeight, block, look } = this;
-    context.font = `${LABEL_FONT}px ${look.font}`;
-    context.fillStyle = look.ink;
-    context.textBaseline = "middle";
-    context.textAlign = "right"; // physical, whatever the text's direction
+  sketch(pen, head) {
+    const { look, meta, rows, columns, labelWidth, mapWidth, mapHeight } = this;
+    const off = (meta.off || []).includes(head);
+    paintCells(
+      look.scratch, this.array, head * rows * columns, rows, columns,
+      Math.round(mapHeight * pen.ratio), Math.round(mapWidth * pen.ratio), look.table, this.level, this.future,
+    );
+    pen.image(look.scratch, labelWidth, 0, mapWidth, mapHeight, { alpha: off ? 0.5 : 1 });
+    if (off) pen.hatch(labelWidth, 0, mapWidth, mapHeight, { stroke: look.accent, spacing: 16, width: 1.5, alpha: 0.6 });
+    pen.box(labelWidth + 0.5, 0.5, mapWidth - 1, mapHeight - 1, { stroke: look.ink, alpha: 0.18 });
+    this.labels(pen);
+  }
+
+  labels(pen) {
+    const { rows, columns, labelWidth, labelHeight, mapWidth, mapHeight, block } = this;
     const axis = (labels, count, size, positions, room, place) => {
       // All labels when they fit, else evenly spaced ones with air between them.
       const every = Math.max(1, Math.ceil(((count > 40 ? 14 : 10) * count) / size));
       for (let i = 0; i < count; i += every) {
         const text = labels[i * positions];
         if (text === undefined) continue;
-        context.save();
-        place(((i + 0.5) * size) / count);
-        context.direction = RIGHT_TO_LEFT.test(text) ? "rtl" : "ltr";
-        context.fillText(fitted(context, text, room - 5), 0, 0);
-        context.restore();
+        const [x, y, turn] = place(((i + 0.5) * size) / count);
+        // physical alignment, whatever the text's direction
+        pen.text(text, x, y, { size: LABEL_FONT, align: "right", alpha: 0.72, turn, room: room - 5 });
       }
     };
-    axis(this.queryLabels, rows, mapHeight, block[0], labelWidth, (at) => context.translate(labelWidth - 4, at));
-    axis(this.keyLabels, columns, mapWidth, block[1], labelHeight, (at) => {
-      context.translate(labelWidth + at, mapHeight + 4);
-      context.rotate(-Math.PI / 2);
-    });
+    axis(this.queryLabels, rows, mapHeight, block[0], labelWidth, (at) => [labelWidth - 4, at, 0]);
+    axis(this.keyLabels, columns, mapWidth, block[1], labelHeight, (at) => [labelWidth + at, mapHeight + 4, -90]);
   }
 
-  caption() {
-    const { meta, look, block } = this;
-    const [low, high] = meta.range || [0, 1];
-    const log = meta.scale === "log";
-    this.low.textContent = log ? `≤ ${meta.log_floor || 1e-4}` : String(low);
-    this.high.textContent = String(high);
-    this.bar.style.background = `linear-gradient(to right, ${meta.palette[look.theme].join(", ")})`;
+  notes() {
+    const { meta, block } = this;
     const notes = [meta.caption || "rows look at columns"];
-    if (log) notes.unshift("logarithmic colour");
     if (meta.causal) notes.push("blank: the future, closed");
     if (block[0] > 1 || block[1] > 1) notes.push(`each cell the max of a ${block[0]}×${block[1]} block`);
-    this.note.textContent = notes.join(" · ");
+    return notes;
+  }
+
+  picture() {
+    const { meta, look, heads, across, gap, labelWidth, mapWidth, mapHeight, labelHeight } = this;
+    const { layer, heads: names } = look.view.provenance;
+    const width = labelWidth + mapWidth + 1;
+    const height = 20 + TOP + mapHeight + labelHeight + 10;
+    const one = heads === 1 && Array.isArray(names) && names.length === 1 ? String(names[0]) : undefined;
+    return {
+      width: across * (width + gap) - gap,
+      height: Math.ceil(heads / across) * height - 10,
+      title: one || (layer === undefined ? undefined : `Layer ${layer}`),
+      notes: [[...this.notes(), meta.note].filter(Boolean).join(" · ")],
+      draw: (pen) => {
+        for (let head = 0; head < heads; head++) {
+          pen.at((head % across) * (width + gap), Math.floor(head / across) * height, () => {
+            const title = String((meta.titles || [])[head] ?? `H${head}`);
+            const off = (meta.off || []).includes(head) ? "off · " : "";
+            const room = width - Math.min(width / 2, title.length * 8) - 6;
+            pen.text(title, 0, 8, { size: 13, weight: 650, room: width / 2 });
+            const subtitle = off + String((meta.subtitles || [])[head] ?? "");
+            if (subtitle) pen.text(subtitle, width, 8, { size: 12, align: "right", alpha: 0.7, room });
+            pen.at(0, 20 + TOP, () => this.sketch(pen, head));
+          });
+        }
+      },
+    };
   }
 
   find(event, head) {
@@ -759,7 +474,7 @@ class Layer {
     tip.append(" → ");
     end(key, bk, this.keyNames);
     const value = make("b", "", tip);
-    value.textContent = `  ${this.value(head, query, key).toFixed(4)}`;
+    value.textContent = `  ${sayNumber(this.value(head, query, key))}`;
     if (this.future && this.future(query, key)) tip.append(" · the future, closed");
     else if (pooled) tip.append(` · max of ${bq}×${bk} block`);
   }

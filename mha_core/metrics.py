@@ -1,16 +1,21 @@
 """Measures of attention and of effects: arrays in, arrays out. No model, no Streamlit.
 
-Attention arrays are [head, query, key], rows summing to 1 (or 0 for a row that may attend to nothing). Logarithms are
-natural: entropies, losses and divergences are in nats.
+Attention arrays are [head, query, key], rows summing to 1 (or 0 for a row that may attend to nothing, and less than 1
+with sinks). Logarithms are natural: entropies, losses and divergences are in nats.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
+
+_FLOOR = 1e-30
+_CHUNK = 1 << 18  # numbers worked on at a time: a megabyte
 
 
 def first_token_share(weights: Tensor) -> Tensor:
@@ -24,46 +29,213 @@ def previous_token_share(weights: Tensor) -> Tensor:
     return diagonal.mean(dim=-1) if diagonal.shape[-1] else weights.new_zeros(weights.shape[:-2])
 
 
+def next_token_share(weights: Tensor) -> Tensor:
+    """Mean weight on key i+1, over queries i up to the last but one: [head]. 0 when there is a single query, and in
+    every causal model.
+    """
+    diagonal = weights.diagonal(offset=1, dim1=-2, dim2=-1)
+    return diagonal.mean(dim=-1) if diagonal.shape[-1] else weights.new_zeros(weights.shape[:-2])
+
+
 def self_share(weights: Tensor) -> Tensor:
     """Mean weight on key i, over queries i: [head]."""
     return weights.diagonal(dim1=-2, dim2=-1).mean(dim=-1)
 
 
-def entropy_share(weights: Tensor) -> Tensor:
+def special_share(weights: Tensor, special: Tensor) -> Tensor:
+    """Mean over queries of the weight on all special keys together: [head]. special: boolean [key].
+
+    Raises:
+        ValueError: as many marks as keys are needed.
+    """
+    if special.shape != weights.shape[-1:]:
+        raise ValueError(f"special marks {len(special)} keys and the weights have {weights.shape[-1]}; one per key.")
+    return (weights @ special.to(weights.dtype)).mean(dim=-1)
+
+
+def mean_distance(weights: Tensor) -> Tensor:
+    """Mean over queries i of Σ_j α(i, j) |i - j|, how many positions away a head looks: [head], in tokens."""
+    places = torch.arange(weights.shape[-1], dtype=weights.dtype)
+    distances = (torch.arange(weights.shape[-2], dtype=weights.dtype)[:, None] - places).abs()
+    # As one matrix-vector product: no second array of the weights' size.
+    return weights.flatten(-2) @ distances.flatten() / weights.shape[-2]
+
+
+def row_entropies(weights: Tensor) -> Tensor:
+    """Entropy −Σ_j α ln α of every row, in nats: [..., query] for weights [..., query, key]."""
+    flat = weights.reshape(-1, weights.shape[-1])
+    out = flat.new_empty(len(flat))
+    step = max(1, _CHUNK // weights.shape[-1])
+    for start in range(0, len(flat), step):
+        rows = flat[start : start + step]
+        # 0 ln 0 = 0, by a floor below every weight that matters. In pieces that stay in the processor's cache.
+        out[start : start + step] = rows.clamp_min(_FLOOR).log_().mul_(rows).sum(dim=-1)
+    return out.neg_().clamp_min_(0).view(weights.shape[:-1])
+
+
+def entropy_share(weights: Tensor, causal: bool | None = None) -> Tensor:
     """Mean entropy of the rows, divided by the most a row could have (log of the keys it may see): [head], 0 to 1.
 
-    A query may see every key, or, where query 0 sees key 0 only, the keys up to itself. A row with one key has no
-    choice; it counts as 0 and is not divided by log 1 = 0.
+    causal: query i may see keys 0 to i, not every key. None: so where query 0 sees key 0 only. A row with one key has
+    no choice; it counts as 0 and is not divided by log 1 = 0.
     """
+    return _entropy_share(weights, row_entropies(weights), causal)
+
+
+def _entropy_share(weights: Tensor, entropies: Tensor, causal: bool | None) -> Tensor:
     n_queries, n_keys = weights.shape[-2:]
-    causal = n_queries == n_keys and not bool(weights[..., 0, 1:].any())
+    if causal is None:
+        causal = n_queries == n_keys and not bool(weights[..., 0, 1:].any())
     n_open = torch.arange(1, n_keys + 1) if causal else torch.full((n_queries,), n_keys)
-    return (torch.special.entr(weights).sum(dim=-1) / n_open.clamp_min(2).log()).mean(dim=-1)
+    return (entropies / n_open.clamp_min(2).log()).mean(dim=-1)
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionContext:
+    """What a measure may look at: weights [head, query, key], and what is known about them.
+
+    special: boolean [key], True for the model's own marks; None: not known. causal: queries see no later key; None: it
+        is read from the weights.
+    """
+
+    weights: Tensor
+    special: Tensor | None = None
+    causal: bool | None = None
+
+    @cached_property
+    def entropies(self) -> Tensor:
+        """`row_entropies` of the weights, made once for the measures that need them."""
+        return row_entropies(self.weights)
 
 
 @dataclass(frozen=True)
 class Measure:
-    """One number per head, from 0 to 1. name: in words. definition: one line. needs_square: queries are keys."""
+    """One number per head. `compute` makes it from a layer's weights.
+
+    name: in words. definition: one line. formula: the same as LaTeX. function: [head] for an `AttentionContext`; None
+        where the sentence's own weights do not tell it (see `from_sentence`).
+    needs_square: queries are keys. needs_special: the special keys must be known.
+    unit: "" for a share from 0 to 1, otherwise "tokens" or "nats".
+    """
 
     name: str
     definition: str
-    function: Callable[[Tensor], Tensor]
+    formula: str
+    function: Callable[[AttentionContext], Tensor] | None
     needs_square: bool = True
+    needs_special: bool = False
+    unit: str = ""
+
+    @property
+    def from_sentence(self) -> bool:
+        """Whether it is a number of the sentence at hand; otherwise of the model alone (`mha_core.induction`)."""
+        return self.function is not None
+
+    def range(self, n_queries: int, n_keys: int) -> tuple[float, float]:
+        """The least and the most it can be for maps of this size."""
+        if self.unit == "tokens":
+            return 0.0, float(max(n_queries, n_keys, 2) - 1)
+        return 0.0, math.log(max(n_keys, 2)) if self.unit == "nats" else 1.0
+
+    def text(self, value: float) -> str:
+        """A value with its unit, as it is shown: "0.41", "3.2 tokens"."""
+        return f"{value:.2f}" if not self.unit else f"{value:.1f} {self.unit}"
+
+    def compute(self, weights: Tensor, *, special: Tensor | None = None, causal: bool | None = None) -> Tensor:
+        """The measure of every head, [head], for weights [head, query, key].
+
+        special: boolean [key], the special keys. causal: whether queries see no later key; None: read from the weights.
+
+        Raises:
+            ValueError: the weights are not square, or the special keys are not given, where that is needed; or the
+                measure is not one of a sentence.
+        """
+        return self.of(AttentionContext(weights, special, causal))
+
+    def of(self, context: AttentionContext) -> Tensor:
+        """`compute`, for a context that several measures share."""
+        if self.function is None:
+            raise ValueError(f"{self.name!r} is no measure of one sentence; mha_core.induction runs the model for it.")
+        n_queries, n_keys = context.weights.shape[-2:]
+        if self.needs_square and n_queries != n_keys:
+            raise ValueError(
+                f"{self.name!r} compares positions of one text; these maps have {n_queries} queries and {n_keys} keys "
+                "of two texts."
+            )
+        if self.needs_special and context.special is None:
+            raise ValueError(f"{self.name!r} needs to know which keys are special tokens; pass special=.")
+        return self.function(context)
+
+
+def _special(context: AttentionContext) -> Tensor:
+    assert context.special is not None  # `Measure.of` has looked
+    return special_share(context.weights, context.special)
 
 
 MEASURES: dict[str, Measure] = {
     "first": Measure(
-        "first token", "mean over queries i of α(i, 0), the weight on the first token", first_token_share, False
+        "first token", "mean over queries i of α(i, 0), the weight on the first token",
+        r"\frac{1}{n}\sum_i \alpha_{i,0}", lambda c: first_token_share(c.weights), needs_square=False,
     ),
     "previous": Measure(
-        "previous token", "mean over queries i ≥ 1 of α(i, i−1), the weight on the token before", previous_token_share
+        "previous token", "mean over queries i ≥ 1 of α(i, i−1), the weight on the token before",
+        r"\frac{1}{n-1}\sum_{i \ge 1} \alpha_{i,i-1}", lambda c: previous_token_share(c.weights),
     ),
-    "self": Measure("self", "mean over queries i of α(i, i), the weight on the token itself", self_share),
+    "next": Measure(
+        "next token", "mean over queries i < n−1 of α(i, i+1), the weight on the token after (0 in a causal model)",
+        r"\frac{1}{n-1}\sum_{i < n-1} \alpha_{i,i+1}", lambda c: next_token_share(c.weights),
+    ),
+    "self": Measure(
+        "self", "mean over queries i of α(i, i), the weight on the token itself",
+        r"\frac{1}{n}\sum_i \alpha_{i,i}", lambda c: self_share(c.weights),
+    ),
+    "special": Measure(
+        "special tokens", "mean over queries of the weight on all special tokens together",
+        r"\frac{1}{n}\sum_i \sum_{j \in \mathrm{special}} \alpha_{i,j}", _special,
+        needs_square=False, needs_special=True,
+    ),
     "entropy": Measure(
         "spread", "mean over queries of −Σ α ln α ÷ ln(number of keys the query may see), 1 when a row is even",
-        entropy_share, False,
+        r"\frac{1}{n}\sum_i \frac{-\sum_j \alpha_{i,j} \ln \alpha_{i,j}}{\ln m_i}",
+        lambda c: _entropy_share(c.weights, c.entropies, c.causal), needs_square=False,
+    ),
+    "nats": Measure(
+        "entropy", "mean over queries of −Σ α ln α, in nats: e to this power is how many keys share the row",
+        r"-\frac{1}{n}\sum_i \sum_j \alpha_{i,j} \ln \alpha_{i,j}",
+        lambda c: c.entropies.mean(dim=-1), needs_square=False, unit="nats",
+    ),
+    "distance": Measure(
+        "mean distance", "mean over queries i of Σ α(i, j) |i−j|, how many tokens away the head looks",
+        r"\frac{1}{n}\sum_i \sum_j \alpha_{i,j}\,|i-j|", lambda c: mean_distance(c.weights), unit="tokens",
+    ),
+    "induction": Measure(
+        "induction",
+        "on random tokens repeated once: mean weight from each repeated token to the one after its first occurrence",
+        r"\frac{1}{\ell}\sum_{i=\ell}^{2\ell-1} \alpha_{i,\,i-\ell+1}", None,
     ),
 }  # fmt: skip
+
+
+def sentence_measures(*, square: bool, special: bool) -> dict[str, Measure]:
+    """The measures that maps of one sentence give. square: queries are keys. special: special keys are known."""
+    return {
+        name: measure
+        for name, measure in MEASURES.items()
+        if measure.from_sentence and (square or not measure.needs_square) and (special or not measure.needs_special)
+    }
+
+
+def measure_heads(
+    weights: Tensor, names: Iterable[str], *, special: Tensor | None = None, causal: bool | None = None
+) -> dict[str, Tensor]:
+    """Several measures of one layer, name -> [head], sharing what they need. Arguments as in `Measure.compute`."""
+    context = AttentionContext(weights, special, causal)
+    return {name: MEASURES[name].of(context) for name in names}
+
+
+def special_mask(special: Sequence[bool]) -> Tensor:
+    """`Tokens.special` as the boolean [key] that measures take."""
+    return torch.tensor(special, dtype=torch.bool)
 
 
 def kl_divergence(clean_logits: Tensor, changed_logits: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ and nothing of the library's blocks is reimplemented. See `blocks.py`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -62,7 +62,8 @@ class HeadSweep:
         order = np.argsort(-np.abs(np.nan_to_num(self.effects)), axis=None)
         n_heads = self.effects.shape[1]
         refs = [
-            (HeadRef(*divmod(place, n_heads), self.site), float(self.effects.flat[place])) for place in order.tolist()
+            (HeadRef(place // n_heads, place % n_heads, self.site), float(self.effects.flat[place]))
+            for place in order.tolist()
         ]
         return [(ref, value) for ref, value in refs if not np.isnan(value)]
 
@@ -123,7 +124,7 @@ def sweep_steps(
     site: str | None = None,
     target: str | Tokens | None = None,
     memory_budget: int | None = None,
-) -> Iterator[HeadSweep]:
+) -> Generator[HeadSweep]:
     """The sweep step by step: what is known so far after each chunk of heads. Arguments: `head_ablation_sweep`."""
     if kind not in KINDS:
         raise InterventionError(f"kind is {kind!r}; a sweep takes {', '.join(KINDS)}.")

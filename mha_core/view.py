@@ -1,7 +1,7 @@
 """`View`: one serialisable record of what is drawn, and how it travels.
 
 A page makes a `View`; the canvas component draws it, Plotly draws it, every export writes it. It knows no
-Streamlit and no model. Kinds that the canvas component (`assets/maps.js`) draws:
+Streamlit and no model. Kinds that the browser's components draw (`overview` and `layer`: `assets/maps.js`):
 
 `overview`: every head as a thumbnail.
     arrays: `maps` [layer, head, row, column] uint8 (0-255 for 0-1) or float32, already pooled to thumbnail
@@ -16,9 +16,31 @@ Streamlit and no model. Kinds that the canvas component (`assets/maps.js`) draws
     ([1, 1]: exact), `titles` and `subtitles` per head, `selected_head`, `off` [head, ...], `range`, `scale`, `causal`,
     `caption` (instead of "rows look at columns").
 
-Common: `range` [low, high] (default [0, 1]), `scale` "linear" or "log" (from `log_floor`, default 1e-4, to
-high), `palette` (filled in by the component wrapper), `id` (any string; the component reports it as
-`data-view` when painted).
+`matrix`: one head's map, large and exact (`assets/matrix.js`).
+    arrays: `map` [query, key] float32 or uint16 (see `scale_to`, `to_uint16`); NaN leaves a cell blank.
+    meta: `query_labels`, `key_labels`, `query_hovers`, `key_hovers`, `query_positions` and `key_positions` (what to
+    call the rows and columns, where some positions were left out; default 0, 1, ...), `cell` [query, key] that is
+    chosen, `causal`, `diverging` (differences: the range is made symmetric around 0 and has two colours), `scale_to`
+    [low, high] of uint16 (default: `range`), `query_axis` and `key_axis` (the axes' names).
+
+`text`: where every head of a layer looks from one token, in the text itself (`assets/text.js`).
+    arrays: `maps` [head, query, key] float32; or, for long texts, `top_values` float32 and `top_keys` int32
+    [head, query, k] (see `top_of_rows`; -1 for no key); optional `row_mass` [head, query] float32, what whole rows add
+    up to (default 1).
+    meta: `query_labels`, `key_labels` (default: the queries'), hovers and positions as above, `titles` of the rows,
+    `row_selected`, `off` [row, ...], `query` (the token looked from; default the last), `locked` (whether it is
+    locked), `cross` (queries and keys are two texts; default: whether their labels differ), `causal`, `sums_to_one`
+    (false for value-weighted maps: then no mass is stated).
+
+`lines`: heads as lines from queries to keys (`assets/lines.js`).
+    arrays and meta as for `text`, without `query` and `locked`; `edges` (the most of one query, default 5),
+    `most_edges` (of one head, default 400), `query_axis`, `key_axis`.
+
+Common: `title` (of pictures and their files), `range` [low, high] (default [0, 1]), `scale` "linear" or "log" (from
+`log_floor`, default 1e-4, to high), `unit` (default "attention weight"), `caption` and `note` (sentences in the legend;
+`note` is also in pictures: say there what was hidden), `sync` (views of one page with the same word show each other
+the tokens that are pointed at), `palette` (filled in by the component wrapper), `id` (any string; the component reports
+it as `data-view` when painted).
 """
 
 from __future__ import annotations
@@ -34,6 +56,7 @@ from numpy.typing import ArrayLike, NDArray
 
 _DTYPES: dict[str, np.dtype[Any]] = {
     "uint8": np.dtype("<u1"),
+    "uint16": np.dtype("<u2"),
     "int32": np.dtype("<i4"),
     "float32": np.dtype("<f4"),
 }
@@ -49,8 +72,8 @@ class View:
     kind:
         What sort of picture it is (`"overview"`, `"layer"`, ...); see the module's text.
     arrays:
-        Name to array. Only uint8, int32 and float32 travel; `pack` narrows booleans, wider integers and
-        floats.
+        Name to array. Only uint8, uint16, int32 and float32 travel; `pack` narrows booleans, wider integers
+        and floats.
     meta:
         JSON-able: labels, ranges, titles, what is selected. Labels are untrusted text and are never markup.
     provenance:
@@ -139,10 +162,12 @@ class View:
 
 
 def _narrow(name: str, array: NDArray[Any]) -> NDArray[Any]:
-    """The array as one of the three types that travel."""
+    """The array as one of the four types that travel."""
     kind = array.dtype.kind
     if array.dtype == np.uint8 or kind == "b":
         return array.astype(_DTYPES["uint8"], copy=False)
+    if array.dtype == np.uint16:
+        return array.astype(_DTYPES["uint16"], copy=False)
     if kind == "f":
         return array.astype(_DTYPES["float32"], copy=False)
     if kind in "iu":
@@ -190,3 +215,59 @@ def max_pool(weights: ArrayLike, size: int) -> tuple[NDArray[Any], tuple[int, in
             array = np.maximum.reduceat(array, np.arange(0, length, block), axis=axis)
         blocks.append(block)
     return array, (blocks[0], blocks[1])
+
+
+def to_uint16(values: ArrayLike, scale_to: tuple[float, float] = (0.0, 1.0)) -> NDArray[np.uint16]:
+    """Numbers in 65,536 even steps: half the bytes of float32, for maps of thousands of positions.
+
+    Parameters
+    ----------
+    values:
+        Any shape, between the two ends (others are cut to them).
+    scale_to:
+        (low, high), what 0 and 65,535 stand for; goes into `meta["scale_to"]`. The error is at most
+        (high - low) / 131,070: 7.6e-6 for weights.
+
+    Raises
+    ------
+    ValueError
+        When the ends are not in order, or a value is NaN (uint16 has no such thing).
+    """
+    low, high = scale_to
+    if not low < high:
+        raise ValueError(f"to_uint16 needs a low end below the high one; got {low} and {high}.")
+    array = np.asarray(values, dtype=np.float32)
+    if np.isnan(array).any():
+        raise ValueError("to_uint16 cannot carry NaN; send float32, where NaN leaves a cell blank.")
+    scaled = (array - np.float32(low)) * np.float32(65535 / (high - low))
+    return np.rint(np.clip(scaled, 0, 65535)).astype(np.uint16)
+
+
+def top_of_rows(weights: ArrayLike, k: int) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
+    """Each row's k largest numbers and where they stand, largest first: what `text` and `lines` take for long texts.
+
+    Parameters
+    ----------
+    weights:
+        [..., query, key].
+    k:
+        How many, at least 1; at most as many as there are keys are returned.
+
+    Returns
+    -------
+    top_values, top_keys
+        Both [..., query, k].
+
+    Raises
+    ------
+    ValueError
+        When `k` is below 1.
+    """
+    if k < 1:
+        raise ValueError(f"top_of_rows needs a k of at least 1; {k} was given.")
+    array = np.asarray(weights, dtype=np.float32)
+    k = min(k, array.shape[-1])
+    places = np.argpartition(array, array.shape[-1] - k, axis=-1)[..., array.shape[-1] - k :]
+    values = np.take_along_axis(array, places, axis=-1)
+    order = np.argsort(-values, axis=-1, kind="stable")
+    return np.take_along_axis(values, order, axis=-1), np.take_along_axis(places, order, axis=-1).astype(np.int32)

@@ -5,7 +5,7 @@ Weights stay per head; nothing here averages heads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from importlib import metadata
 from typing import Any
 
@@ -14,15 +14,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mha_core.metrics import MEASURES
+from mha_core.metrics import MEASURES, measure_heads, sentence_measures, special_mask
 from mha_core.model import Model
 from mha_core.tokens import Tokens
 from mha_core.trace import Trace
-from mha_core.view import View, max_pool
+from mha_core.view import View
 
 THUMBNAIL = 32
-EXACT_CELLS = 256  # positions a side up to which a layer's maps travel cell by cell
-POOLED_CELLS = 192
 Progress = Callable[[int, int], None]
 
 
@@ -51,21 +49,22 @@ class Overview:
     `add` takes one layer's weights, during a run or afterwards; `of` makes it from a trace, layer by layer.
     """
 
-    def __init__(self, site: str) -> None:
-        square = site != "cross"
-        self.measures = {name: m for name, m in MEASURES.items() if square or not m.needs_square}
+    def __init__(self, site: str, special: Tensor | None = None) -> None:
+        self.special = special
+        self.measures = sentence_measures(square=site != "cross", special=special is not None)
         self._maps: dict[int, NDArray[np.uint8]] = {}
         self._values: dict[int, list[NDArray[np.float32]]] = {}
 
     def add(self, layer: int, weights: Tensor) -> None:
         """Take one layer's weights, [head, query, key]."""
         self._maps[layer] = np.rint(255 * thumbnails(weights, THUMBNAIL).clamp(0, 1).numpy()).astype(np.uint8)
-        self._values[layer] = [measure.function(weights).numpy() for measure in self.measures.values()]
+        values = measure_heads(weights, self.measures, special=self.special)
+        self._values[layer] = [value.numpy() for value in values.values()]
 
     @classmethod
     def of(cls, trace: Trace, site: str, progress: Progress | None = None) -> Overview:
         """The overview of a site, its maps made again from the trace: fast for a sentence, seconds at 2,048 tokens."""
-        overview = cls(site)
+        overview = cls(site, special_mask(trace.site_tokens(site)[1].special))
         n_layers = trace.sites[site].n_layers
         for layer in range(n_layers):
             if progress is not None:
@@ -105,91 +104,34 @@ def overview_view(
     *,
     site: str,
     ring: str,
+    values: NDArray[np.float32],
     layer: int,
     head: int,
-    off: Sequence[str] = (),
 ) -> View:
-    """Every head of a site as a thumbnail, ringed by a measure."""
-    ring = ring if ring in overview.measures else "first"
-    measure, values = overview.measures[ring], overview.values(ring)
-    n_layers, n_heads = overview.maps.shape[:2]
+    """Every head of a site as a thumbnail, ringed by a measure. values: [layer, head] of the measure `ring`."""
+    measure, maps = MEASURES[ring], overview.maps
+    n_layers, n_heads = maps.shape[:2]
     queries, keys = trace.site_tokens(site)
     block = -(-max(len(queries), len(keys)) // THUMBNAIL)
     pooled = f", each cell the largest weight of {block} × {block} positions" if block > 1 else ""
+    prefix = "" if site == "self" else f"{site}."
+    low, high = measure.range(len(queries), len(keys))
     meta = {
-        "id": f"overview|{site}|{hash((trace.tokens.ids, str(trace.interventions))) & 0xFFFFFFFF:x}|{ring}",
+        "id": f"overview|{site}|{hash((queries.ids, keys.ids, trace.interventions)) & 0xFFFFFFFF:x}|{ring}",
         "alt": f"Attention maps of all {n_layers * n_heads} heads, {n_layers} layers by {n_heads} heads{pooled}. "
-        f"Rings show {measure.name}: {measure.definition}. Chosen: L{layer}H{head}.",
+        f"Rings show {measure.name}: {measure.definition}. Chosen: {prefix}L{layer}H{head}.",
         "selected": [layer, head],
         "values_label": measure.name,
-        "values_range": [0, 1],
+        "values_range": [low, max(high, float(values.max(initial=low)))],
         "range": [0, 1],
         "scale": "linear",
         "causal": trace.sites[site].causal,
-        "site_prefix": "" if site == "self" else f"{site}.",
-        "off": _off_pairs(off, site),
+        "site_prefix": prefix,
+        "block": [block, block],
+        "off": [[ref.layer, ref.head] for ref in trace.interventions.heads if ref.site == site],
     }
-    return View("overview", {"maps": overview.maps, "values": values}, meta, provenance(model, trace, site=site))
-
-
-def layer_view(model: Model, trace: Trace, *, site: str, layer: int, heads: Sequence[int] | None = None,
-               selected: int | None = None, ring: str = "first", subtitles: bool = True) -> View:  # fmt: skip
-    """Heads of one layer, exact up to 256 positions, pooled by maximum beyond (and said so)."""
-    weights = trace.weights(layer, site)
-    chosen = list(range(weights.shape[0])) if heads is None else list(heads)
-    weights = weights[chosen]
-    queries, keys = trace.site_tokens(site)
-    array, block = weights.numpy(), (1, 1)
-    if max(array.shape[1:]) > EXACT_CELLS:
-        array, block = max_pool(array, POOLED_CELLS)
-    measure = MEASURES[ring if site != "cross" or not MEASURES[ring].needs_square else "first"]
-    values = measure.function(weights).tolist()
-    names = [f"L{layer}H{head}" for head in chosen]
-    meta = {
-        "id": f"layer|{site}|{layer}|{chosen[0]}-{len(chosen)}|"
-        f"{hash((queries.ids, keys.ids, str(trace.interventions))) & 0xFFFFFFFF:x}",
-        "alt": f"Attention maps of {', '.join(names)}: {len(queries)} queries (rows) by {len(keys)} keys (columns).",
-        "query_labels": list(queries.labels),
-        "key_labels": list(keys.labels),
-        "query_hovers": list(queries.hovers),
-        "key_hovers": list(keys.hovers),
-        "block": list(block),
-        "titles": [f"H{head}" for head in chosen],
-        "subtitles": [f"{value:.2f} {measure.name}" for value in values] if subtitles else [""] * len(chosen),
-        "selected_head": chosen.index(selected) if selected in chosen else None,
-        "range": [0, 1],
-        "scale": "linear",
-        "causal": trace.sites[site].causal,
-        "off": [chosen.index(h.head) for h in trace.interventions.heads
-                if h.site == site and h.layer == layer and h.head in chosen],
-    }  # fmt: skip
-    return View("layer", {"maps": array}, meta, provenance(model, trace, site=site, layer=layer, heads=names))
-
-
-def token_view(model: Model, trace: Trace, *, site: str, layer: int, query: int) -> View:
-    """Where every head of a layer looks from one token: heads (rows) by keys (columns)."""
-    rows = trace.weights(layer, site)[:, query]  # [head, key]
-    queries, keys = trace.site_tokens(site)
-    array, block = rows.numpy()[None], (1, 1)
-    if array.shape[-1] > EXACT_CELLS:
-        array, block = _pool_keys(array, EXACT_CELLS)
-    heads = [f"H{head}" for head in range(rows.shape[0])]
-    meta = {
-        "id": f"token|{site}|{layer}|{query}|{hash((queries.ids, keys.ids, str(trace.interventions))) & 0xFFFFFFFF:x}",
-        "alt": f"Where each head of layer {layer} looks from position {query}, {queries.labels[query]}: "
-        f"{len(heads)} heads (rows) by {len(keys)} keys (columns).",
-        "query_labels": heads,
-        "key_labels": list(keys.labels),
-        "key_hovers": list(keys.hovers),
-        "block": list(block),
-        "titles": [""],
-        "subtitles": [""],
-        "range": [0, 1],
-        "scale": "linear",
-        "caption": f"rows are heads, all looking from “{queries.labels[query]}”",
-        "causal": False,
-    }
-    return View("layer", {"maps": array}, meta, provenance(model, trace, site=site, layer=layer, query=query))
+    made = provenance(model, trace, site=site, measure=measure.name, measure_definition=measure.definition)
+    return View("overview", {"maps": maps, "values": values}, meta, made)
 
 
 def top_keys(trace: Trace, site: str, layer: int, head: int, count: int = 3) -> list[dict[str, Any]]:
@@ -209,15 +151,3 @@ def top_keys(trace: Trace, site: str, layer: int, head: int, count: int = 3) -> 
 def whole_words(tokens: Tokens, position: int) -> str:
     """A position and its token ("3: she"), for lists that let a person choose a token."""
     return f"{position}: {tokens.hovers[position]}"
-
-
-def _off_pairs(off: Sequence[str], site: str) -> list[list[int]]:
-    from mha_core.interventions import HeadRef
-
-    refs = [HeadRef.parse(name) for name in off]
-    return [[ref.layer, ref.head] for ref in refs if ref.site == site]
-
-
-def _pool_keys(array: np.ndarray, size: int) -> tuple[np.ndarray, tuple[int, int]]:
-    block = -(-array.shape[-1] // size)
-    return np.maximum.reduceat(array, np.arange(0, array.shape[-1], block), axis=-1), (1, block)

@@ -1,7 +1,8 @@
 """The Python side of the canvas components: thin, typed, and never trusting what a browser sends.
 
-Three widgets: `overview` (every head a thumbnail), `layer_maps` (one layer's heads side by side) and
-`head_grid` (heads to switch off). The drawing is in `assets/maps.js` and `assets/headgrid.js`.
+Views: `overview` (every head a thumbnail), `layer_maps` (one layer's heads side by side), `matrix` (one head's map,
+large), `text` (a layer's heads in the sentence), `lines` (heads as lines). And `head_grid` (heads to switch off).
+The drawing is in `assets/`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from numpy.typing import ArrayLike
 
 from mha_core import palette
 from mha_core.paths import asset
+from mha_core.standalone import DRAWING, sources
 from mha_core.view import View
 
 Height = Literal["content", "stretch"] | int
@@ -28,19 +30,22 @@ _MOST_CHANGES = 2**31
 @cache
 def _component(name: str) -> Callable[..., Any]:
     """The mounting command of one component, declared once a process (again would log a warning)."""
-    renderer: Callable[..., Any] = st.components.v2.component(
-        f"headscope_{name}",
-        css=asset(f"{name}.css").read_text(encoding="utf-8"),
-        js=asset(f"{name}.js").read_text(encoding="utf-8"),
-    )
+    css, js = sources(name) if name in DRAWING else (_text(f"{name}.css"), _text(f"{name}.js"))
+    renderer: Callable[..., Any] = st.components.v2.component(f"headscope_{name}", css=css, js=js)
     return renderer
 
 
-def _packed(view: View) -> bytes:
-    """The view and its colours as bytes, which stay bytes only when they are `data` itself."""
-    if "palette" not in view.meta:
-        view = replace(view, meta={**view.meta, "palette": palette.for_browser()})
-    return view.pack()
+def _text(name: str) -> str:
+    return asset(name).read_text(encoding="utf-8")
+
+
+def _packed(view: View, listens: Sequence[str] | None = None) -> bytes:
+    """The view and its colours as bytes, which stay bytes only when they are `data` itself.
+
+    `listens`: the events that somebody waits for; the browser keeps the others to itself (None: it sends all).
+    """
+    more = {} if listens is None else {"listens": list(listens)}
+    return replace(view, meta={"palette": palette.for_browser(), **view.meta, **more}).pack()
 
 
 def _index(value: object, size: int) -> int | None:
@@ -131,6 +136,181 @@ def layer_maps(
             on_select(head)
 
     return chosen(_component("maps")(key=key, data=_packed(view), height=height, on_select_change=handle))
+
+
+def matrix(
+    view: View,
+    *,
+    key: str,
+    on_cell: Callable[[int, int], None] | None = None,
+    height: Height = "content",
+) -> tuple[int, int] | None:
+    """One head's map, large and exact, to zoom, pan and walk through; a click (or Enter) chooses a cell.
+
+    Parameters
+    ----------
+    view:
+        Of kind `"matrix"`: `map` [query, key]; see `mha_core.view`.
+    key:
+        The widget's name in the session.
+    on_cell:
+        Called with (query, key), indices into the map, before the page runs again. Without it a click tells the server
+        nothing.
+    height:
+        `"content"`, `"stretch"` or pixels (more content then scrolls).
+
+    Returns
+    -------
+    (query, key) in the one run after a choice, otherwise None.
+
+    Raises
+    ------
+    ValueError
+        When the view is of another kind or its map has not two axes.
+    """
+    shape = np.shape(_kind(view, "matrix").arrays["map"])
+    if len(shape) != 2 or 0 in shape:
+        raise ValueError(f"A matrix view needs a map [query, key] with at least one cell; its shape is {shape}.")
+
+    def chosen(result: object) -> tuple[int, int] | None:
+        event = _event(result, "cell")
+        query, key_ = _index(event.get("query"), shape[0]), _index(event.get("key"), shape[1])
+        return None if query is None or key_ is None else (query, key_)
+
+    def handle() -> None:
+        cell = chosen(st.session_state.get(key))
+        if cell is not None and on_cell is not None:
+            on_cell(*cell)
+
+    data = _packed(view, listens=["cell"] if on_cell else [])
+    return chosen(_component("matrix")(key=key, data=data, height=height, on_cell_change=handle))
+
+
+def text(
+    view: View,
+    *,
+    key: str,
+    on_select: Callable[[int], None] | None = None,
+    on_query: Callable[[int | None], None] | None = None,
+    height: Height = "content",
+) -> int | None:
+    """Where every head of a layer looks from one token, in the text itself. Pointing at tokens asks no server.
+
+    Parameters
+    ----------
+    view:
+        Of kind `"text"`: `maps` [head, query, key], or `top_values` and `top_keys` [head, query, k]; see
+        `mha_core.view`.
+    key:
+        The widget's name in the session.
+    on_select:
+        Called with the row of a head whose name was clicked, before the page runs again.
+    on_query:
+        Called with the position that was locked, or None when it was freed, before the page runs again. Pass it back as
+        `meta["query"]`, with `meta["locked"]` where it shall be locked also on a new visit.
+    height:
+        `"content"`, `"stretch"` or pixels (more content then scrolls).
+
+    Returns
+    -------
+    The row in the one run after a head was chosen, otherwise None.
+
+    Raises
+    ------
+    ValueError
+        When the view is of another kind or its arrays do not fit together.
+    """
+    n_heads, n_queries = _rows(_kind(view, "text"))
+
+    def chosen(result: object) -> int | None:
+        return _index(_event(result, "select").get("head"), n_heads)
+
+    def handle_select() -> None:
+        head = chosen(st.session_state.get(key))
+        if head is not None and on_select is not None:
+            on_select(head)
+
+    def handle_query() -> None:
+        event = _event(st.session_state.get(key), "query")
+        if on_query is None or "query" not in event:
+            return
+        query = _index(event["query"], n_queries)
+        if query is not None or event["query"] is None:
+            on_query(query)
+
+    listens = [name for name, listener in (("select", on_select), ("query", on_query)) if listener]
+    return chosen(
+        _component("text")(
+            key=key,
+            data=_packed(view, listens=listens),
+            height=height,
+            on_select_change=handle_select,
+            on_query_change=handle_query,
+        )
+    )
+
+
+def lines(
+    view: View,
+    *,
+    key: str,
+    on_select: Callable[[int], None] | None = None,
+    height: Height = "content",
+) -> int | None:
+    """Heads as lines from queries to the keys they look at, strongest edges only, with what they carry stated.
+
+    Parameters
+    ----------
+    view:
+        Of kind `"lines"`: arrays as for `text`; see `mha_core.view`.
+    key:
+        The widget's name in the session.
+    on_select:
+        Called with the row of a head whose chip was clicked (alone, not in an overlay of several), before the page runs
+        again.
+    height:
+        `"content"`, `"stretch"` or pixels (more content then scrolls).
+
+    Returns
+    -------
+    The row in the one run after a head was chosen, otherwise None.
+
+    Raises
+    ------
+    ValueError
+        When the view is of another kind or its arrays do not fit together.
+    """
+    n_heads, _ = _rows(_kind(view, "lines"))
+
+    def chosen(result: object) -> int | None:
+        return _index(_event(result, "select").get("head"), n_heads)
+
+    def handle() -> None:
+        head = chosen(st.session_state.get(key))
+        if head is not None and on_select is not None:
+            on_select(head)
+
+    data = _packed(view, listens=["select"] if on_select else [])
+    return chosen(_component("lines")(key=key, data=data, height=height, on_select_change=handle))
+
+
+def _kind(view: View, kind: str) -> View:
+    if view.kind != kind:
+        raise ValueError(f"This widget draws views of kind {kind!r}; it was given one of kind {view.kind!r}.")
+    return view
+
+
+def _rows(view: View) -> tuple[int, int]:
+    """Heads and queries of a view that carries a layer's rows, whole or only their strongest keys."""
+    shapes = {name: np.shape(view.arrays[name]) for name in ("maps", "top_values", "top_keys") if name in view.arrays}
+    given = shapes.get("maps") or shapes.get("top_values") or ()
+    fits = len(given) == 3 and 0 not in given and ("maps" in shapes or shapes.get("top_keys") == given)
+    if not fits:
+        raise ValueError(
+            f"A view of kind {view.kind!r} needs maps [head, query, key], or top_values and top_keys of one shape "
+            f"[head, query, k], with at least one number; it has {shapes or 'neither'}."
+        )
+    return given[0], given[1]
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
+import numpy as np
+from numpy.typing import NDArray
+
+from mha_core.induction import has_induction_scores, induction_scores
+from mha_core.metrics import special_mask
 from mha_core.model import Model
 from mha_core.tokens import Tokens
 from mha_core.trace import Trace
@@ -31,6 +36,21 @@ def overview_of(model: Model, trace: Trace, site: str) -> Overview:
     return result
 
 
+def ring_names(model: Model, overview: Overview, site: str) -> list[str]:
+    """The measures that can ring the overview of a site."""
+    has_words = not model.name.startswith("own-layer")
+    return [*overview.measures, *(["induction"] if site != "cross" and has_words else [])]
+
+
+def ring_values(model: Model, overview: Overview, site: str, ring: str) -> NDArray[np.float32]:
+    """One measure of every head, [layer, head]. Induction is measured on random tokens, once per model, in view."""
+    if ring != "induction":
+        return overview.values(ring)
+    label = "Measuring induction on repeated random tokens (once per model)"
+    with Working(label, ("induction", model.name), show=not has_induction_scores(model)) as working:
+        return induction_scores(model, site=site, progress=working.progress)
+
+
 def clean_run(model: Model, tokens: Tokens, target: str | None) -> Trace:
     """The run of a page's sentence (and an encoder-decoder's target, None for its own output).
 
@@ -39,7 +59,8 @@ def clean_run(model: Model, tokens: Tokens, target: str | None) -> Trace:
     label = f"Running {model.details.title} on {len(tokens):,} tokens"
     if len(tokens) <= SLOW_TOKENS:
         return run(model, tokens, target=target, label=label)
-    overviews = {site: Overview(site) for site in model.sites}
+    special = special_mask(tokens.special)  # a target's marks are not known before the run
+    overviews = {site: Overview(site, None if site == "dec" else special) for site in model.sites}
     trace = run(
         model, tokens, target=target, label=label,
         observe=lambda slot, weights: overviews[slot[0]].add(slot[1], weights),

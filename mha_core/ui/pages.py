@@ -12,6 +12,7 @@ def navigation() -> Page:
     """Declare the pages and give the one that is open. Called by app.py at every run."""
     pages = [
         st.Page("pages/heads.py", title="Heads", default=True),
+        st.Page("pages/compare.py", title="Compare"),
         st.Page("pages/ablate.py", title="Ablate"),
     ]
     st.session_state[_IN_APP] = True

@@ -26,7 +26,6 @@ _KINDS = {
     "encoder": "encoder: every token sees every token",
     "seq2seq": "encoder–decoder",
 }
-_TITLES = {info.name: info.title for info in list_models()}
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,7 @@ def draw_sidebar() -> tuple[Model, Tokens]:
         counts = st.container(gap=None)
         pair = st.container()
         _example_choice()
-    model = _load(current().model)
+    model = load(current().model)
     with details:
         _model_details(model)
     with pair:
@@ -77,7 +76,8 @@ def _keep_in_range(trace: Trace) -> None:
     state = current()
     site = state.site if state.site in trace.sites else trace.main_site
     shape = trace.sites[site]
-    layer, head = min(state.layer, shape.n_layers - 1), min(state.head, shape.n_heads - 1)
+    layer = min(max(state.layer, 0), shape.n_layers - 1)
+    head = min(max(state.head, 0), shape.n_heads - 1)
     if (site, layer, head) != (state.site, state.layer, state.head):
         update(site="" if site == trace.main_site else site, layer=layer, head=head)
 
@@ -93,7 +93,7 @@ def _model_choice() -> None:
     listed = "own-layer" if chosen.startswith("own-layer/") else chosen
     options = names if listed in names else [*names, listed]
     st.selectbox(
-        "Model", options, accept_new_options=True, format_func=lambda name: _TITLES.get(name, name),
+        "Model", options, accept_new_options=True, format_func=model_title,
         help="Pick one, or type a hub id such as openai-community/gpt2, or a folder on the server with a model in it.",
         **bind("model", convert=lambda name: (name or names[0])[:MAX_NAME], to_widget=listed),
     )  # fmt: skip
@@ -153,10 +153,22 @@ def _example_choice() -> None:
     st.toggle("Several lines", key="long_text", persist_state="session", help="A larger field, for longer texts.")
 
 
-def _load(name: str) -> Model:
+def model_titles() -> dict[str, str]:
+    """Name and title of the models that are offered."""
+    return {info.name: info.title for info in list_models()}
+
+
+def model_title(name: str) -> str:
+    """What a model is called."""
+    listed = "own-layer" if name.startswith("own-layer/") else name
+    return model_titles().get(listed, name)
+
+
+def load(name: str) -> Model:
+    """The model of this name, loaded in view when it is not in memory. Ends the run with a sentence if it can't."""
     if store().has_model(name):
         return store().model(name, lambda message: None)
-    title = _TITLES.get(name, name)
+    title = model_title(name)
     place = st.empty()
     try:
         with place.status(f"Loading {plain(title)} …", expanded=True) as status:

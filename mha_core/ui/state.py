@@ -6,8 +6,9 @@ default. Text is never lost: it is kept as it was typed, and only shown as text.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from mha_core.examples import OTHER_SENTENCE
@@ -18,8 +19,33 @@ DEFAULT_TEXT = "When Mary and John went to the store, John gave a drink to"
 MAX_TEXT = 60_000  # characters; a URL of a longer text would not travel anyway
 MAX_NAME = 200
 MAX_HEADS_OFF = 4096
+MAX_PANELS = 4
+WHOLE_LAYER = -1
+SITES = ("", "self", "enc", "dec", "cross")
 KINDS = ("zero", "mean")
-RINGS = ("first", "previous", "self", "entropy")
+RINGS = ("first", "previous", "next", "self", "special", "entropy", "nats", "distance", "induction")
+MODES = ("matrix", "text", "lines")
+QUANTITIES = ("weights", "value")
+HIDDEN = ("", "special", "first")
+PAIR_PARTS = ("", "AA", "AB", "BA", "BB")
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One panel of a comparison. An empty model or text means the sidebar's.
+
+    head: WHOLE_LAYER for all heads of the layer. off, kind: heads that are switched off in this panel, and how.
+    """
+
+    model: str = ""
+    text: str = ""
+    pair: str = ""
+    site: str = ""
+    layer: int = 0
+    head: int = 0
+    quantity: str = "weights"
+    off: tuple[str, ...] = ()
+    kind: str = "zero"
 
 
 @dataclass(frozen=True)
@@ -27,9 +53,14 @@ class ViewState:
     """What is looked at.
 
     model: a name for `load_model`. text, pair: the sentences, as typed. site, layer, head: the chosen head.
-    query: the token that a layer's heads are read from; -1 for the last. ring: the measure that rings the overview.
+    query: the token that a layer's heads are read from; -1 for the last. key: the key whose weight is explained; -1
+    for none. ring: the measure that rings the overview.
+    mode: how one head is drawn. quantity: raw or value-weighted. words: pieces joined to words. hide: "special" or
+    "first" tokens left out. part: which pairs of segments. log: logarithmic colour. own_range: colours end at the
+    layer's largest value.
     off: heads that are switched off, as names in order. kinds: in which ways, side by side. other: the sentence that
-    an encoder's sentence is compared with.
+    an encoder's sentence is compared with. panels: of the Compare page; empty for its own two. present: large type,
+    controls folded away.
     """
 
     model: str = DEFAULT_MODEL
@@ -39,36 +70,29 @@ class ViewState:
     layer: int = 0
     head: int = 0
     query: int = -1
+    key: int = -1
     ring: str = "first"
+    mode: str = "matrix"
+    quantity: str = "weights"
+    words: bool = False
+    hide: str = ""
+    part: str = ""
+    log: bool = False
+    own_range: bool = False
     off: tuple[str, ...] = ()
     kinds: tuple[str, ...] = KINDS
     other: str = OTHER_SENTENCE
+    panels: tuple[Panel, ...] = field(default_factory=tuple)
+    present: bool = False
 
     def to_query(self) -> dict[str, str]:
         """The choices that differ from the defaults, as URL parameters."""
-        default = ViewState()
-        values = {f.name: getattr(self, f.name) for f in fields(self)}
-        changed = {name: value for name, value in values.items() if value != getattr(default, name)}
-        return {name: ",".join(value) if isinstance(value, tuple) else str(value) for name, value in changed.items()}
+        return _encode(self)
 
     @classmethod
     def from_query(cls, query: Mapping[str, str]) -> ViewState:
         """Read URL parameters. Unknown ones are ignored; unreadable values become their defaults."""
-        default = cls()
-        return replace(
-            default,
-            model=query.get("model", default.model)[:MAX_NAME] or default.model,
-            text=query.get("text", default.text)[:MAX_TEXT],
-            pair=query.get("pair", "")[:MAX_TEXT],
-            site=query.get("site", "") if query.get("site") in ("self", "enc", "dec", "cross") else "",
-            layer=_whole(query.get("layer"), 0),
-            head=_whole(query.get("head"), 0),
-            query=_whole(query.get("query"), -1),
-            ring=query["ring"] if query.get("ring") in RINGS else default.ring,
-            off=parse_heads(query.get("off", "")),
-            kinds=tuple(kind for kind in KINDS if kind in query.get("kinds", ",".join(KINDS)).split(",")),
-            other=query.get("other", default.other)[:MAX_TEXT],
-        )
+        return cls(**_decode(cls, query))
 
     def with_(self, **changes: Any) -> ViewState:
         """A copy with some choices changed."""
@@ -86,5 +110,83 @@ def parse_heads(text: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _whole(text: str | None, default: int) -> int:
-    return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 5 else default
+def _encode(record: Any) -> dict[str, str]:
+    """Fields that differ from their defaults, as short texts."""
+    default = type(record)()
+    encoded = {}
+    for entry in fields(record):
+        value = getattr(record, entry.name)
+        if value != getattr(default, entry.name):
+            encoded[entry.name] = _text_of(value)
+    return encoded
+
+
+def _text_of(value: Any) -> str:
+    if isinstance(value, bool):
+        return "1" if value else "0"
+    if isinstance(value, tuple) and value and isinstance(value[0], Panel):
+        return json.dumps([_encode(panel) for panel in value], ensure_ascii=False, separators=(",", ":"))
+    return ",".join(value) if isinstance(value, tuple) else str(value)
+
+
+def _decode(cls: type, query: Mapping[str, str]) -> dict[str, Any]:
+    """The fields that `query` gives and that can be read. What a parser refuses keeps its default."""
+    values = {}
+    for entry in fields(cls):
+        text = query.get(entry.name)
+        value = _PARSERS[entry.name](text) if isinstance(text, str) else None
+        if value is not None:
+            values[entry.name] = value
+    return values
+
+
+def _one_of(allowed: tuple[str, ...]) -> Callable[[str], str | None]:
+    return lambda text: text if text in allowed else None
+
+
+def _whole(text: str) -> int | None:
+    return int(text) if text.removeprefix("-").isdigit() and text.isascii() and -1 <= int(text[:6]) < 10_000 else None
+
+
+def _flag(text: str) -> bool | None:
+    return {"1": True, "0": False}.get(text)
+
+
+def _kinds(text: str) -> tuple[str, ...]:
+    return tuple(kind for kind in KINDS if kind in text.split(","))
+
+
+def _panels(text: str) -> tuple[Panel, ...] | None:
+    try:
+        items = json.loads(text[: 4 * MAX_TEXT])
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(items, list):
+        return None
+    return tuple(Panel(**_decode(Panel, item)) for item in items[:MAX_PANELS] if isinstance(item, dict))
+
+
+_PARSERS: dict[str, Callable[[str], Any]] = {
+    "model": lambda text: text[:MAX_NAME].strip() or None,
+    "text": lambda text: text[:MAX_TEXT],
+    "pair": lambda text: text[:MAX_TEXT],
+    "other": lambda text: text[:MAX_TEXT],
+    "site": _one_of(SITES),
+    "layer": _whole,
+    "head": _whole,
+    "query": _whole,
+    "key": _whole,
+    "ring": _one_of(RINGS),
+    "mode": _one_of(MODES),
+    "quantity": _one_of(QUANTITIES),
+    "words": _flag,
+    "hide": _one_of(HIDDEN),
+    "part": _one_of(PAIR_PARTS),
+    "log": _flag,
+    "own_range": _flag,
+    "off": parse_heads,
+    "kinds": _kinds,
+    "kind": _one_of(KINDS),
+    "panels": _panels,
+    "present": _flag,
+}

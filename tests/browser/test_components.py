@@ -344,7 +344,7 @@ def test_pooled_maps_say_so(page: Page, serve: Serve) -> None:
     text = tip(page).text_content() or ""
     assert text.startswith("“w0” … “she” (0–3) → “<img src=x onerror=alert(1)>” … “w7” (4–7)  0.")
     assert text.endswith(" · max of 4×4 block")
-    expect(page.locator(".hs-note")).to_contain_text("max of a 4×4 block")
+    expect(page.locator(".hs-maps[data-kind=layer] .hs-note")).to_contain_text("max of a 4×4 block")
 
 
 def test_the_future_of_a_causal_map_is_blank(page: Page, serve: Serve) -> None:

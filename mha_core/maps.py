@@ -1,0 +1,227 @@
+"""One layer's maps, as they are looked at: which quantity, which tokens, which colours. Views for every way of drawing.
+
+All drawings of a layer come from the same numbers, `LayerMaps.data`. Heads are never averaged, and nothing that is
+hidden renormalises what is shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mha_core.metrics import sentence_measures, special_mask
+from mha_core.model import Model
+from mha_core.norms import value_weighted
+from mha_core.pooling import Displayed, MapOptions, displayed
+from mha_core.trace import Trace
+from mha_core.view import View, max_pool
+from mha_core.views import provenance
+
+EXACT_CELLS = 256  # positions a side up to which a whole layer's maps travel cell by cell
+POOLED_CELLS = 192
+TEXT_KEYS = 24  # keys a query keeps in the text view of a long input
+QUANTITIES = {"weights": "attention weight α", "value": "value-weighted ‖α v W_O‖"}
+
+
+@dataclass(frozen=True)
+class Look:
+    """How maps are shown. quantity: "weights" or "value". log: logarithmic colour. own_range: colours end at the
+    largest value of the layer instead of 1 (always so for value-weighted maps, which have no fixed end).
+    """
+
+    quantity: str = "weights"
+    options: MapOptions = field(default_factory=MapOptions)
+    log: bool = False
+    own_range: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class LayerMaps:
+    """One layer of one run, looked at in one way."""
+
+    model: Model
+    trace: Trace
+    site: str
+    layer: int
+    look: Look = field(default_factory=Look)
+    top: float | None = None  # the end of the colour scale, where several layers are compared on one
+
+    @cached_property
+    def numbers(self) -> Tensor:
+        """[head, query, key] over the tokens themselves, before words are joined or tokens hidden."""
+        if self.look.quantity == "value":
+            return value_weighted(self.trace, self.layer, self.site)
+        return self.trace.weights(self.layer, self.site)
+
+    @cached_property
+    def data(self) -> Displayed:
+        """What is drawn: numbers, labels, and how much of each row is shown."""
+        return displayed(self.numbers, *self.trace.site_tokens(self.site), self.look.options)
+
+    @cached_property
+    def array(self) -> NDArray[np.float32]:
+        """[head, query, key] as drawn."""
+        return np.asarray(self.data.weights, dtype=np.float32)
+
+    @cached_property
+    def range(self) -> tuple[float, float]:
+        """The numbers at the two ends of the colour scale, the same for every head of the layer."""
+        if self.top is not None:
+            return 0.0, self.top
+        if self.look.own_range or self.look.quantity != "weights":
+            return 0.0, max(float(self.array.max(initial=0.0)), 1e-6)
+        return 0.0, 1.0
+
+    @property
+    def causal(self) -> bool:
+        return self.trace.sites[self.site].causal and len(self.data.query_labels) == len(self.data.key_labels)
+
+    @property
+    def is_long(self) -> bool:
+        """Too long for every head of the layer to travel cell by cell."""
+        return max(self.array.shape[1:]) > EXACT_CELLS
+
+    def query_index(self, position: int) -> int:
+        """The row that shows a token (its word's row; the last row when it is hidden)."""
+        row = self.data.row_of(position, self.trace.site_tokens(self.site)[0], self.look.options.words)
+        return len(self.data.query_labels) - 1 if row is None else row
+
+    def grid_view(self, selected: int, ring: str) -> View:
+        """All heads side by side, on one colour scale; pooled by maximum (and said so) when the text is long."""
+        array, block = self.array, (1, 1)
+        if self.is_long:
+            array, block = max_pool(array, POOLED_CELLS)
+        n_heads = len(array)
+        meta = self._meta("layer") | {
+            "alt": f"Maps of all {n_heads} heads of layer {self.layer}: {self._size()}.",
+            "block": list(block),
+            "titles": [f"H{head}" for head in range(n_heads)],
+            "subtitles": self._subtitles(ring),
+            "selected_head": selected,
+            "off": self._off(),
+        }
+        return View("layer", {"maps": array}, meta, self._provenance())
+
+    def matrix_view(self, head: int, cell: tuple[int, int] | None = None) -> View:
+        """One head's map, every cell of it."""
+        array = self.array[head]
+        high = self.range[1]
+        meta = self._meta("matrix", head) | {
+            "alt": f"Map of {self.name(head)}: {self._size()}. Arrow keys move over the cells.",
+            "title": self.name(head),
+            "cell": None if cell is None else list(cell),
+            "off": head in self._off(),
+        }
+        if self.is_long:  # 16 bits are exact to the fifth digit, and half the bytes
+            array = np.rint(np.clip(array / high, 0, 1) * 65535).astype(np.uint16)
+            meta["scale_to"] = high
+        return View("matrix", {"map": array}, meta, self._provenance([head]))
+
+    def text_view(self, selected: int, query: int) -> View:
+        """The text, once per head of the layer, shaded by where that head looks from one token."""
+        n_heads = len(self.array)
+        arrays: dict[str, NDArray[Any]] = {"maps": self.array}
+        if self.is_long:
+            keys = np.argpartition(self.array, -TEXT_KEYS, axis=-1)[..., -TEXT_KEYS:]
+            arrays = {
+                "top_values": np.take_along_axis(self.array, keys, axis=-1),
+                "top_keys": keys.astype(np.int32),
+            }
+        meta = self._meta("text") | {
+            "alt": f"Where each of the {n_heads} heads of layer {self.layer} looks from a token. Arrow keys choose it.",
+            "titles": [self.name(head) for head in range(n_heads)],
+            "row_selected": selected,
+            "query": query,
+            "off": self._off(),
+        }
+        return View("text", arrays, meta, self._provenance())
+
+    def lines_view(self, head: int, edges: int = 400) -> View:
+        """One head as lines from queries to keys, the strongest ones."""
+        meta = self._meta("lines", head) | {
+            "alt": f"Lines of {self.name(head)} from queries to keys: {self._size()}.",
+            "title": self.name(head),
+            "titles": [self.name(head)],
+            "edges": edges,
+        }
+        arrays: dict[str, NDArray[Any]] = {"maps": self.array[[head]]}
+        if self.is_long:
+            keys = np.argpartition(self.array[head], -TEXT_KEYS, axis=-1)[:, -TEXT_KEYS:]
+            arrays = {
+                "top_values": np.take_along_axis(self.array[head], keys, axis=-1)[None],
+                "top_keys": keys.astype(np.int32)[None],
+            }
+        return View("lines", arrays, meta, self._provenance([head]))
+
+    def average_view(self) -> View:
+        """The average of the layer's heads, for the place that shows what averaging hides."""
+        array = self.array.mean(axis=0)
+        meta = self._meta("matrix") | {
+            "alt": f"Average over the {len(self.array)} heads of layer {self.layer}: {self._size()}.",
+            "title": f"average of the {len(self.array)} heads",
+        }
+        if self.is_long:
+            array = np.rint(np.clip(array / self.range[1], 0, 1) * 65535).astype(np.uint16)
+            meta["scale_to"] = self.range[1]
+        made = self._provenance() | {"quantity": f"average over heads of {QUANTITIES[self.look.quantity]}"}
+        return View("matrix", {"map": array}, meta, made)
+
+    def name(self, head: int) -> str:
+        """A head's name, such as L4H10 or cross.L0H2."""
+        return f"{'' if self.site == 'self' else self.site + '.'}L{self.layer}H{head}"
+
+    def notes(self) -> list[str]:
+        """What a reader must know about these maps: what is joined, what is hidden and how much of it, the colours."""
+        notes = [self.data.note] if self.data.note else []
+        if self.look.quantity == "value":
+            notes.append(
+                "Value-weighted: the norm of what each key's value adds through W_O, ‖α v W_O‖ (Kobayashi et al. "
+                "2020), in units of the residual stream; rows do not sum to 1."
+            )
+        low, high = self.range
+        if high != 1:
+            notes.append(f"Colours run from {low:g} to {high:.3g}, the largest value of this layer.")
+        if self.look.log:
+            notes.append("Colour is logarithmic.")
+        return notes
+
+    def _meta(self, kind: str, head: int | None = None) -> dict[str, Any]:
+        data = self.data
+        identity = (self.trace.site_tokens(self.site)[0].ids, str(self.trace.interventions), self.look)
+        return {
+            "id": f"{kind}|{self.site}|{self.layer}|{head}|{hash(identity) & 0xFFFFFFFF:x}",
+            "query_labels": list(data.query_labels),
+            "key_labels": list(data.key_labels),
+            "query_hovers": list(data.query_hovers),
+            "key_hovers": list(data.key_hovers),
+            "range": list(self.range),
+            "scale": "log" if self.look.log else "linear",
+            "log_floor": 1e-4 * self.range[1],
+            "unit": QUANTITIES[self.look.quantity],
+            "causal": self.causal,
+        }
+
+    def _provenance(self, heads: Sequence[int] | None = None) -> dict[str, Any]:
+        names = [self.name(head) for head in (range(len(self.array)) if heads is None else heads)]
+        shown = {"quantity": QUANTITIES[self.look.quantity], "tokens_shown": self.data.note or "every token"}
+        return provenance(self.model, self.trace, site=self.site, layer=self.layer, heads=names, **shown)
+
+    def _subtitles(self, ring: str) -> list[str]:
+        keys = self.trace.site_tokens(self.site)[1]
+        measures = sentence_measures(square=self.site != "cross", special=True)
+        measure = measures.get(ring, measures["first"])
+        values = measure.compute(self.trace.weights(self.layer, self.site), special=special_mask(keys.special))
+        return [f"{measure.text(value)} {measure.name}" for value in values.tolist()]
+
+    def _off(self) -> list[int]:
+        heads = self.trace.interventions.heads
+        return [head.head for head in heads if head.site == self.site and head.layer == self.layer]
+
+    def _size(self) -> str:
+        return f"{len(self.data.query_labels)} queries (rows) by {len(self.data.key_labels)} keys (columns)"

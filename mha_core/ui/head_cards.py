@@ -1,0 +1,273 @@
+"""The Heads page's cards: the whole model, one head in three ways, why a weight is what it is, the layer."""
+
+from __future__ import annotations
+
+import numpy as np
+import plotly.graph_objects as go
+import streamlit as st
+
+from mha_core.divergence import mean_divergence
+from mha_core.maps import LayerMaps
+from mha_core.metrics import MEASURES
+from mha_core.model import Model
+from mha_core.norms import rollout
+from mha_core.palette import ACCENT, SELECTED
+from mha_core.trace import Trace
+from mha_core.ui import components
+from mha_core.ui.exports import export_menu
+from mha_core.ui.overview import overview_of, ring_names, ring_values
+from mha_core.ui.session import SLOW_TOKENS, Working, bind, current, update
+from mha_core.ui.state import MODES, QUANTITIES
+from mha_core.ui.stores import store
+from mha_core.ui.text import plain
+from mha_core.ui.theme import theme
+from mha_core.view import View
+from mha_core.views import overview_view, provenance, top_keys, whole_words
+from mha_core.why import WeightExplanation, explain_weight
+
+_QUANTITY_NAMES = {"weights": "weights", "value": "value-weighted"}
+
+
+def overview_card(model: Model, trace: Trace, site: str) -> None:
+    """Every head of the site as a thumbnail; ringed and sorted by a measure."""
+    state = current()
+    shape = trace.sites[site]
+    with st.container(border=True, key="overview_card"):
+        title, menu = st.columns([3, 1], vertical_alignment="center")
+        title.subheader(f"All {shape.n_layers * shape.n_heads} heads", anchor=False)
+        st.caption("Thumbnails, not averages: layers down from L0, heads across from H0. Click one, or use the arrows.")
+        overview = overview_of(model, trace, site)
+        names = ring_names(model, overview, site)
+        ring = state.ring if state.ring in names else "first"
+        st.pills(
+            "Ring and sort by", names, format_func=lambda name: MEASURES[name].name, required=True,
+            **bind("ring", to_widget=ring),
+        )  # fmt: skip
+        values = ring_values(model, overview, site, ring)
+        place = {"layer": state.layer, "head": state.head}
+        view = overview_view(overview, model, trace, site=site, ring=ring, values=values, **place)
+        components.overview(view, key="overview", on_select=_choose)
+        st.caption(plain(f"{MEASURES[ring].name}: {MEASURES[ring].definition}."))
+        _strongest(values, ring, site)
+        with menu:
+            export_menu(view, f"all-heads-{ring}", "overview")
+
+
+def _choose(layer: int, head: int) -> None:
+    update(layer=layer, head=head, key=-1)
+
+
+def _strongest(values: np.ndarray, ring: str, site: str, count: int = 8) -> None:
+    """The heads with the most of a measure, to click."""
+    order = np.argsort(-values, axis=None)[:count]
+    n_heads = values.shape[1]
+    prefix = "" if site == "self" else f"{site}."
+    with st.container(horizontal=True, gap="small"):
+        for place in order.tolist():
+            layer, head = divmod(place, n_heads)
+            label = f"{prefix}L{layer}H{head}  {MEASURES[ring].text(values[layer, head])}"
+            st.button(
+                label, key=f"strongest_{ring}_{place}", type="tertiary", on_click=_choose, args=(layer, head)
+            )
+
+
+def focus_card(maps: LayerMaps, head: int) -> None:
+    """One head, three ways, all from the same numbers."""
+    state = current()
+    queries, _ = maps.trace.site_tokens(maps.site)
+    query = min(state.query, len(queries) - 1) if state.query >= 0 else len(queries) - 1
+    with st.container(border=True, key="focus_card"):
+        title, way, menu = st.columns([2, 4, 1], vertical_alignment="center")
+        title.subheader(maps.name(head), anchor=False)
+        with way, st.container(horizontal=True, horizontal_alignment="right"):
+            st.segmented_control("Way", MODES, required=True, label_visibility="collapsed", **bind("mode"))
+            st.segmented_control(
+                "Quantity", QUANTITIES, required=True, label_visibility="collapsed",
+                format_func=_QUANTITY_NAMES.__getitem__, **bind("quantity"),
+            )  # fmt: skip
+        view = _draw_focus(maps, head, query)
+        for note in maps.notes():
+            st.caption(plain(note))
+        with menu:
+            export_menu(view, maps.name(head), "focus")
+        with st.expander("As a table: where each token looks most"):
+            name = maps.name(head)
+            st.dataframe(
+                top_keys(maps.trace, maps.site, maps.layer, head), hide_index=True, alt=f"Strongest keys of {name}"
+            )
+            st.caption("“shown” is the attention that the listed keys make up; the rest of each row goes elsewhere.")
+
+
+def _choose_query(maps: LayerMaps, row: int | None) -> None:
+    """Keep the token that is held; None lets go of it."""
+    update(query=-1 if row is None else maps.data.query_positions[row], key=-1)
+
+
+def _draw_focus(maps: LayerMaps, head: int, query: int) -> View:
+    mode = current().mode
+    if mode == "text":
+        st.caption("Hover, tap or use ← → on a token: every head of the layer shows where it looks from there. "
+                   "Click to hold it, Esc to let go.")  # fmt: skip
+        view = maps.text_view(head, maps.query_index(query))
+        components.text(
+            view, key="text",
+            on_select=lambda chosen: update(head=chosen, key=-1),
+            on_query=lambda row: _choose_query(maps, row),
+        )  # fmt: skip
+    elif mode == "lines":
+        view = maps.lines_view(head)
+        components.lines(view, key="lines", on_select=lambda chosen: update(head=chosen))
+    else:
+        st.caption("Rows (queries) look at columns (keys). Point at a cell for its value; click one to see why.")
+        view = maps.matrix_view(head, _cell(maps))
+        components.matrix(view, key="matrix", on_cell=lambda row, column: _choose_cell(maps, row, column))
+    return view
+
+
+def _cell(maps: LayerMaps) -> tuple[int, int] | None:
+    """The chosen cell among those drawn; None when there is none, or it is hidden."""
+    state = current()
+    queries, keys = maps.trace.site_tokens(maps.site)
+    if not (0 <= state.query < len(queries) and 0 <= state.key < len(keys)):
+        return None
+    row = maps.data.row_of(state.query, queries, maps.look.options.words)
+    column = maps.data.column_of(state.key, keys, maps.look.options.words)
+    return None if row is None or column is None else (row, column)
+
+
+def _choose_cell(maps: LayerMaps, row: int, column: int) -> None:
+    update(query=maps.data.query_positions[row], key=maps.data.key_positions[column])
+
+
+def why_card(maps: LayerMaps, head: int) -> None:
+    """Why this weight: q, k, their product, the row's softmax, and what the value brings."""
+    state = current()
+    queries, keys = maps.trace.site_tokens(maps.site)
+    with st.container(border=True, key="why_card"):
+        st.subheader("Why this weight", anchor=False)
+        from_side, to_side = st.columns(2)
+        with from_side:
+            query = min(state.query, len(queries) - 1) if state.query >= 0 else len(queries) - 1
+            st.selectbox("From token (query)", range(len(queries)), format_func=lambda i: whole_words(queries, i),
+                         **bind("query", to_widget=query))  # fmt: skip
+        best = int(maps.trace.weights(maps.layer, maps.site)[head, query].argmax())
+        key = state.key if 0 <= state.key < len(keys) else best
+        with to_side:
+            st.selectbox("To token (key)", range(len(keys)), format_func=lambda i: whole_words(keys, i),
+                         **bind("key", to_widget=key))  # fmt: skip
+        why = explain_weight(maps.trace, maps.layer, head, query, key, maps.site)
+        st.text(_why_line(why))
+        with st.expander("Dimension by dimension", expanded=state.key >= 0):
+            _why_figures(why, keys.labels)
+
+
+def _why_line(why: WeightExplanation) -> str:
+    """The arithmetic of one score in a line."""
+    parts = [f"q·k = {why.dot:.3f}", f"× scale {why.scale:.4g} = {why.scaled:.3f}"]
+    if why.softcapped is not None:
+        parts.append(f"softcap → {why.softcapped:.3f}")
+    if why.bias:
+        parts.append(f"+ bias {why.bias:.3f}")
+    if why.mask:
+        parts.append(f"+ mask {why.mask:.3g}")
+    parts.append(f"softmax over the row → α = {why.weight:.4f}" if why.allowed else "closed by the mask → α = 0")
+    value = (
+        f"‖v‖ = {why.value_norm:.3f} → through W_O ‖v W_O‖ = {why.value_out_norm:.3f} → this key adds "
+        f"‖α v W_O‖ = {why.contribution_norm:.4f}"
+    )
+    return "\n".join([" · ".join(parts), value, *why.notes])
+
+
+def _why_figures(why: WeightExplanation, labels: tuple[str, ...]) -> None:
+    dims = np.arange(len(why.q))
+    for name, values in (("q", why.q), ("k", why.k), ("q × k per dimension (sums to q·k)", why.product)):
+        st.plotly_chart(
+            _bars(dims, np.asarray(values), name), config={"displaylogo": False}, key=f"why_{name[:5]}",
+            alt=f"{name}, {len(dims)} dimensions",
+        )  # fmt: skip
+    order = np.argsort(-np.asarray(why.row_weights))[:16]
+    st.caption("The row's strongest keys after the softmax; all keys together sum to 1 (less with sinks).")
+    st.dataframe(
+        {
+            "key": [f"{labels[i]} ({i})" for i in order.tolist()],
+            "score": np.asarray(why.row_scores)[order].round(4),
+            "weight": np.asarray(why.row_weights)[order].round(4),
+        },
+        hide_index=True, alt="Scores and weights of the row",
+    )  # fmt: skip
+
+
+def _bars(dims: np.ndarray, values: np.ndarray, name: str) -> go.Figure:
+    colours = np.where(values >= 0, SELECTED[theme()], ACCENT[theme()])
+    hover = "dimension %{x}: %{y:.4f}<extra></extra>"
+    figure = go.Figure(go.Bar(x=dims, y=values, marker_color=colours, hovertemplate=hover))
+    figure.update_layout(
+        height=150, margin={"l": 40, "r": 8, "t": 26, "b": 24}, title={"text": name, "font": {"size": 13}}, bargap=0.15
+    )
+    return figure
+
+
+def layer_card(maps: LayerMaps, head: int, ring: str) -> None:
+    """All heads of the layer side by side, and what averaging them would hide."""
+    shape = maps.trace.sites[maps.site]
+    with st.container(border=True, key="layer_card"):
+        title, choice, menu = st.columns([4, 4, 1], vertical_alignment="center")
+        title.subheader(f"Layer {maps.layer}, all {shape.n_heads} heads side by side", anchor=False)
+        if shape.n_layers > 1:
+            with choice:
+                st.slider("Layer", 0, shape.n_layers - 1, label_visibility="collapsed", **bind("layer"))
+        view = maps.grid_view(head, ring)
+        components.layer_maps(view, key="layer", on_select=lambda chosen: update(head=chosen, key=-1))
+        with menu:
+            export_menu(view, f"layer-{maps.layer}", "layer")
+        with st.expander("What averaging hides", key="averaging", on_change="rerun") as opened:
+            if opened.open:
+                _averaging(maps)
+
+
+def _averaging(maps: LayerMaps) -> None:
+    """The layer's mean beside its heads' distance from it. The only place with a mean over heads."""
+    weights = maps.trace.weights(maps.layer, maps.site)
+    divergence = np.asarray(mean_divergence(weights))
+    st.caption(
+        "The average of the layer's heads is a map that no head has. Beside it, how far each head is from it: the "
+        "Jensen–Shannon divergence of its rows from the average's, in nats (0: equal; ln 2 = 0.693: nothing shared)."
+    )
+    left, right = st.columns([3, 2], gap="medium")
+    average = maps.average_view()
+    with left:
+        components.matrix(average, key="average")
+    with right:
+        names = [maps.name(head) for head in range(len(divergence))]
+        st.dataframe(
+            {"head": names, "JS divergence from the average": divergence.round(4)}, hide_index=True,
+            alt="Divergence of each head from the layer's average",
+        )  # fmt: skip
+
+
+def rollout_card(model: Model, trace: Trace, site: str) -> None:
+    """Attention rollout: one labelled map for the whole model, and what it is not."""
+    with st.expander("Attention rollout: the whole model in one map", key="rollout_open", on_change="rerun") as opened:
+        if not opened.open:
+            return
+        st.caption(
+            "Attention rollout (Abnar & Zuidema 2020): the average over heads, half of it replaced by the residual "
+            "connection, multiplied through all layers. An estimate of mixing, not a head's map: it ignores values "
+            "and what the feed-forward layers do."
+        )
+        tokens = trace.site_tokens(site)[0]
+        key = ("rollout", model.name, tokens.ids, trace.interventions, site)
+
+        def make() -> np.ndarray:
+            with Working("Multiplying through the layers", key, show=len(tokens) > SLOW_TOKENS) as working:
+                return np.asarray(rollout(trace, site, progress=working.progress), dtype=np.float32)
+
+        array = store().small(key, make)
+        meta = {
+            "id": f"rollout|{hash(key) & 0xFFFFFFFF:x}", "alt": "Attention rollout over all layers", "title": "rollout",
+            "query_labels": list(tokens.labels), "key_labels": list(tokens.labels), "range": [0, float(array.max())],
+            "scale": "linear", "causal": trace.sites[site].causal, "unit": "rollout (averages over heads)",
+        }  # fmt: skip
+        view = View("matrix", {"map": array}, meta, provenance(model, trace, site=site, quantity="attention rollout"))
+        components.matrix(view, key="rollout")
+        export_menu(view, "rollout", "rollout")
