@@ -9,7 +9,7 @@
 // long it took), for tests and benchmarks.
 //
 // A painter draws one kind: `new Painter(look)`, `draw(view)`, `picture()` (what an exported picture shows) and, where it
-// has them, `shared(detail)` (what another view with the same meta.sync points at) and `destroy()`.
+// has them, `shared(detail)` (what another view with the same meta.group points at) and `destroy()`.
 
 const LOOKS = new WeakMap(); // parentElement -> Look
 const BLANK = 0; // a fully transparent pixel: cells that cannot exist (the future of a causal map)
@@ -40,7 +40,8 @@ function unpack(bytes) {
   const length = view.getUint32(0, true);
   const header = JSON.parse(new TextDecoder().decode(bytes.subarray(4, 4 + length)));
   const types = { uint8: Uint8Array, uint16: Uint16Array, int32: Int32Array, float32: Float32Array };
-  const [low, high] = header.meta.scale_to || header.meta.range || [0, 1];
+  const ends = header.meta.scale_to ?? header.meta.range ?? [0, 1];
+  const [low, high] = Array.isArray(ends) ? ends : [0, ends];
   const arrays = {};
   for (const { name, dtype, shape, offset } of header.arrays) {
     const Type = types[dtype];
@@ -536,7 +537,9 @@ function provenanceLines(provenance) {
   const versions = take("versions");
   for (const [name, value] of Object.entries(left)) {
     if (value === null || value === undefined || value === "") continue;
-    add(name.replaceAll("_", " "), typeof value === "object" ? JSON.stringify(value) : value);
+    const nested = typeof value === "object" && !Array.isArray(value);
+    // another run's own provenance, as a difference has it: what of it tells the two apart
+    add(name.replaceAll("_", " "), nested ? provenanceLines(value).slice(0, -1).join("; ") : say(value));
   }
   if (versions) add("versions", Object.entries(versions).map(([name, version]) => `${name} ${version}`).join(", "));
   lines.push("made with Headscope; layers, heads and positions count from 0");
@@ -578,7 +581,10 @@ class Picture {
     const { meta, kind, provenance } = look.view;
     this.look = look;
     this.body = look.painter.picture();
-    this.title = String(meta.title || this.body.title || provenance.head || meta.alt || kind);
+    const { layer, head, heads } = provenance;
+    const one = head ?? (Array.isArray(heads) && heads.length === 1 ? heads[0] : undefined);
+    const all = layer === undefined || layer === null ? undefined : `Layer ${layer}`;
+    this.title = String(meta.title || one || this.body.title || all || meta.alt || kind);
     // a head is a head in the file's name too
     this.name = ["headscope", slug(provenance.model || ""), slug(this.title).replace(/\bl(\d+)h(\d+)\b/g, "L$1H$2"), kind]
       .filter(Boolean)
@@ -838,14 +844,14 @@ class Look {
     if (!listens || listens.includes(name)) this.component.setTriggerValue(name, value);
   }
 
-  /** Tell the other views with this meta.sync what is pointed at (null: nothing any more). Stays in the browser. */
+  /** Tell the other views with this meta.group what is pointed at (null: nothing any more). Stays in the browser. */
   share(detail) {
-    const { sync } = this.view.meta;
-    if (sync) window.dispatchEvent(new CustomEvent(SYNC, { detail: { ...detail, sync, from: this } }));
+    const { group } = this.view.meta;
+    if (group) window.dispatchEvent(new CustomEvent(SYNC, { detail: { ...detail, group, from: this } }));
   }
 
   hear({ detail }) {
-    if (!this.view || detail.from === this || detail.sync !== this.view.meta.sync) return;
+    if (!this.view || detail.from === this || detail.group !== this.view.meta.group) return;
     if (this.painter && this.painter.shared) this.painter.shared(detail);
   }
 

@@ -9,8 +9,8 @@ export default function headscope(component) {
 }
 
 const SVG = "http://www.w3.org/2000/svg";
-const PER_QUERY = 5; // edges of one query, unless meta.edges says otherwise
-const MOST_EDGES = 400; // edges of one head, unless meta.most_edges says otherwise
+const PER_QUERY = 8; // edges of one query, unless meta.edges_per_query says otherwise
+const MOST_EDGES = 400; // edges of one head, unless meta.edges says otherwise
 const OF_ONE = 12; // edges of the token that is pointed at
 const SCROLL_FROM = 60; // tokens
 const VALUE = 42; // px: a column of values
@@ -108,7 +108,7 @@ class Lines {
     let found = this.edges.get(head);
     if (found) return found;
     const { data, meta } = this;
-    const per = meta.edges ?? PER_QUERY;
+    const per = meta.edges_per_query ?? PER_QUERY;
     const row = new Float32Array(data.keys);
     const edges = [];
     let total = 0;
@@ -118,7 +118,7 @@ class Lines {
       total += meta.sums_to_one === false ? data.carried(head, query) : data.whole(head, query);
     }
     edges.sort((a, b) => b.value - a.value);
-    edges.length = Math.min(edges.length, meta.most_edges ?? MOST_EDGES);
+    edges.length = Math.min(edges.length, meta.edges ?? MOST_EDGES);
     const share = edges.reduce((sum, edge) => sum + edge.value, 0) / (total || 1);
     edges.reverse(); // the strongest are drawn last, on top
     found = { edges, share };
@@ -292,7 +292,8 @@ class Lines {
     head.textContent = "";
     if (!focus) {
       const count = active.reduce((sum, one) => sum + this.strongestEdges(one).edges.length, 0);
-      head.append(count === 1 ? "The 1 edge shown carries " : `The ${count} strongest edges carry `);
+      const each = active.length > 1 ? "strongest edges carry " : `strongest of ${this.data.queries * this.data.keys} edges carry `;
+      head.append(`The ${count} ${each}`);
       active.forEach((one, i) => {
         if (i) head.append(", ");
         make("b", "", head).textContent = this.strongestEdges(one).share.toFixed(2);
@@ -462,7 +463,7 @@ class Lines {
     return {
       width: this.width,
       height,
-      title: meta.title || this.active.map((head) => this.titles[head]).join(", "),
+      title: this.active.map((head) => this.titles[head]).join(", ") || "no head",
       notes: [`${words}; a line’s strength is its ${scale.unit}, ${scale.low} to ${scale.high}`, this.long ? `the part from ${Math.floor(top / this.pitch)} on, ${Math.floor(height / this.pitch)} tokens` : "", meta.note || ""],
       legend: null,
       draw: (pen) => {

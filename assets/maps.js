@@ -296,7 +296,7 @@ class Layer {
     panel.column = make("span", "hs-band", panel.map);
     button.addEventListener("click", () => this.look.send("select", { head: index }));
     panel.map.addEventListener("pointermove", (event) => this.move(event, index));
-    panel.map.addEventListener("pointerleave", () => this.mark(null));
+    panel.map.addEventListener("pointerleave", () => this.point(null));
     return panel;
   }
 
@@ -408,15 +408,12 @@ class Layer {
   }
 
   picture() {
-    const { meta, look, heads, across, gap, labelWidth, mapWidth, mapHeight, labelHeight } = this;
-    const { layer, heads: names } = look.view.provenance;
+    const { meta, heads, across, gap, labelWidth, mapWidth, mapHeight, labelHeight } = this;
     const width = labelWidth + mapWidth + 1;
     const height = 20 + TOP + mapHeight + labelHeight + 10;
-    const one = heads === 1 && Array.isArray(names) && names.length === 1 ? String(names[0]) : undefined;
     return {
       width: across * (width + gap) - gap,
       height: Math.ceil(heads / across) * height - 10,
-      title: one || (layer === undefined ? undefined : `Layer ${layer}`),
       notes: [[...this.notes(), meta.note].filter(Boolean).join(" · ")],
       draw: (pen) => {
         for (let head = 0; head < heads; head++) {
@@ -445,7 +442,7 @@ class Layer {
 
   move(event, head) {
     const cell = this.find(event, head);
-    this.mark(cell);
+    this.point(cell);
     if (cell) this.look.showTip(...this.look.at(event), (tip) => this.fillTip(tip, head, ...cell));
   }
 
@@ -477,6 +474,21 @@ class Layer {
     value.textContent = `  ${sayNumber(this.value(head, query, key))}`;
     if (this.future && this.future(query, key)) tip.append(" · the future, closed");
     else if (pooled) tip.append(` · max of ${bq}×${bk} block`);
+  }
+
+  point(cell) {
+    const changed = String(cell) !== String(this.cell);
+    this.mark(cell);
+    const [bq, bk] = this.block;
+    if (changed) this.look.share({ query: cell ? cell[0] * bq : null, key: cell ? cell[1] * bk : null });
+  }
+
+  /** Another view points at a pair of positions; what it points at alone is left to it. */
+  shared({ query, key }) {
+    const [bq, bk] = this.block;
+    const cell = [Math.floor(query / bq), Math.floor(key / bk)];
+    const fits = Number.isInteger(query) && Number.isInteger(key) && cell[0] < this.rows && cell[1] < this.columns;
+    this.mark(fits ? cell : null);
   }
 
   /** The same row and column in every panel, and every head's value at that cell: comparing is what the page is for. */

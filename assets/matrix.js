@@ -251,6 +251,7 @@ class Matrix {
     this.overlay();
     const depth = this.depth(look.ratio);
     const notes = [this.meta.caption || "rows look at columns"];
+    if (this.meta.off) notes.unshift("switched off");
     if (this.meta.causal) notes.push("blank: the future, closed");
     if (depth) notes.push(`each point the ${this.meta.diverging ? "largest difference" : "maximum"} of ${2 ** depth}×${2 ** depth} cells, zoom in for each`);
     if (this.showsNumbers()) notes.push(`numbers from ${NUMBER_LEAST}`);
@@ -278,6 +279,7 @@ class Matrix {
     const { look, left, top, mapWidth, mapHeight } = this;
     pen.at(left, top, () => {
       this.cells(pen);
+      if (this.meta.off) pen.hatch(0, 0, mapWidth, mapHeight, { stroke: look.accent, spacing: 20, width: 1.5, alpha: 0.6 });
       if (this.showsNumbers()) this.numbers(pen);
     }, mapWidth, mapHeight);
     pen.box(left - 0.5, top - 0.5, mapWidth + 1, mapHeight + 1, { stroke: look.ink, alpha: 0.2 });
@@ -298,14 +300,16 @@ class Matrix {
     const h = this.cellHeight * zoom;
     const place = [(x0 * block - k0) * w, (y0 * block - q0) * h, (x1 - x0) * block * w, (y1 - y0) * block * h];
     if (pen.context) {
+      pen.context.globalAlpha = this.meta.off ? 0.5 : 1;
       pen.context.drawImage(picture, x0, y0, x1 - x0, y1 - y0, ...place);
+      pen.context.globalAlpha = 1;
       return;
     }
     const part = document.createElement("canvas"); // an SVG file carries only what it shows
     part.width = x1 - x0;
     part.height = y1 - y0;
     part.getContext("2d").drawImage(picture, -x0, -y0);
-    pen.image(part, ...place);
+    pen.image(part, ...place, { alpha: this.meta.off ? 0.5 : 1 });
   }
 
   numbers(pen) {

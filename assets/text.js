@@ -63,6 +63,8 @@ class Text {
     this.titles = Array.from({ length: this.data.heads }, (_, head) => String((meta.titles || [])[head] ?? `H${head}`));
     if (!this.data.full) this.reverse = false;
     this.ways.hidden = !this.data.full;
+    this.out.setAttribute("aria-pressed", String(!this.reverse));
+    this.back.setAttribute("aria-pressed", String(this.reverse));
     const shape = JSON.stringify([this.queryLabels, this.keyLabels, this.cross]);
     const same = shape === this.shape;
     this.shape = shape;
@@ -176,7 +178,7 @@ class Text {
     const room = Math.ceil(look.longest([...titles, this.cross ? "query" : ""], 12.5)) + 16;
     this.box.style.setProperty("--hs-names", `${room}px`);
     if (!this.compact) return;
-    this.stripWidth = Math.max(60, look.width - room - 8 - (this.hasMass() ? 58 : 0));
+    this.stripWidth = Math.max(60, look.width - room - 8 - (this.hasMass() ? 84 : 0));
     for (const row of this.rows) canvasOf(row.canvas, this.stripWidth, STRIP, look.ratio);
   }
 
@@ -555,7 +557,6 @@ class Text {
     return {
       width: frame.width,
       height: bottom,
-      title: meta.title || "Attention in the text",
       notes: [
         `${this.reverse ? "who looks at" : "where each head looks from"} “${names[at] ?? at}” (position ${this.position(at, !this.reverse)})`,
         meta.note || "",

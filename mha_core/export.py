@@ -32,9 +32,10 @@ def export_numbers(view: View, fmt: str) -> bytes:
 
     Args:
         view: of kind overview, layer, matrix, text, lines or table; others are written axis by axis.
-        fmt: "csv", long, one row per cell, after lines that begin with # and hold the provenance; the first of them
-            says how many they are (`pandas.read_csv(…, skiprows=17)`: labels may begin with # too); "json", with "kind", "provenance", "meta" and "arrays"; "npz", the
-            arrays, with "provenance" and "meta" as JSON text (`json.loads(str(file["provenance"]))`).
+        fmt: "csv", long, one row per cell, after lines that begin with # and hold the provenance. The first of them
+            says how many they are (`pandas.read_csv(…, skiprows=17)`: labels may begin with # too).
+            "json", with "kind", "provenance", "meta" and "arrays".
+            "npz", the arrays, with "provenance" and "meta" as JSON text (`json.loads(str(file["provenance"]))`).
 
     Raises:
         ValueError: another format.

@@ -6,8 +6,8 @@
 
 or of attentions that you already have: `figures.show_head(outputs.attentions, layer=3, head=1, tokens=tokens)`.
 
-Every map is one head's own. Tokens are untrusted text: Plotly renders a pseudo-HTML, so they are escaped, and they never
-stand in a hover template.
+Every map is one head's own. Tokens are untrusted text: Plotly renders a pseudo-HTML, so they are escaped, and they
+never stand in a hover template.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from mha_core.tokens import visible
 from mha_core.trace import Trace
 from mha_core.view import max_pool
 
-Attentions = Trace | Sequence[Any]
+Attentions = Trace | Sequence[Any] | torch.Tensor | NDArray[Any]
 Floats = NDArray[np.float32]
 MAX_CELLS = 512  # positions a side that are drawn cell by cell; above, cells are the largest weight of a block
 _NAMED_CELLS = 60_000  # cells that carry their tokens for the tooltip; above, positions, which are numbers, do
@@ -78,7 +78,7 @@ def show_heads(
         _require("head", head, len(maps.weights))
     if not chosen:
         raise ValueError("heads is empty; name at least one head, or leave it out for all of them.")
-    columns = min(len(chosen), max(1, math.ceil(math.sqrt(len(chosen) * 1.5))))
+    columns = _columns(len(chosen))
     pooled, block = max_pool(maps.weights[chosen], max(8, MAX_CELLS // columns))
     grid, places = _tiled(pooled, columns)
     figure = go.Figure(_heatmap(grid, _tile_hover(maps, chosen, pooled, block, grid.shape, places), theme))
@@ -192,7 +192,8 @@ def _hover(
     """Per cell what the tooltip says of its place: tokens, or in large maps positions only."""
     rows, columns = np.arange(shape[0]) * block[0], np.arange(shape[1]) * block[1]
     if n_maps * shape[0] * shape[1] > _NAMED_CELLS or block != (1, 1):
-        places = np.stack(np.meshgrid(rows, columns, indexing="ij"), axis=-1).astype(np.int32)
+        places = np.stack(np.meshgrid(rows, columns, indexing="ij"), axis=-1)
+        places = places.astype(np.int16 if max(shape) * max(block) < 2**15 else np.int32)
         start = "" if block == (1, 1) else "from "
         return places, f"query {start}%{{customdata[0]}} → key {start}%{{customdata[1]}}"
     names = np.empty((*shape, 2), dtype=object)
@@ -214,6 +215,13 @@ def _tile_hover(
         tile[..., 0], tile[..., 1:] = head, one
     template = template.replace("customdata[1]", "customdata[2]").replace("customdata[0]", "customdata[1]")
     return data, f"{maps.name}H%{{customdata[0]}}<br>{template}"
+
+
+def _columns(count: int) -> int:
+    """How many tiles stand in a row: about 1.5 times as many as there are rows, with few places left empty."""
+    wanted = max(1, round(math.sqrt(count * 1.5)))
+    near = [n for n in range(max(1, wanted - 1), wanted + 3) if n <= count]
+    return min(near, key=lambda n: (-count % n, abs(n - wanted)))
 
 
 def _tiled(maps: Floats, columns: int) -> tuple[Floats, list[tuple[int, int]]]:
@@ -261,12 +269,12 @@ def _maps(
     )  # fmt: skip
 
 
-def _of_arrays(attentions: Sequence[Any], layer: int) -> Floats:
+def _of_arrays(attentions: Sequence[Any] | torch.Tensor | NDArray[Any], layer: int) -> Floats:
     """One layer's [head, query, key] of what transformers gives as `attentions`."""
     if isinstance(attentions, (torch.Tensor, np.ndarray)) and attentions.ndim < 4:
         raise ValueError(
-            f"attentions has shape {tuple(attentions.shape)}; give one array [batch, head, query, key] per layer, as in "
-            "outputs.attentions."
+            f"attentions has shape {tuple(attentions.shape)}; give one array [batch, head, query, key] per layer, "
+            "as in outputs.attentions."
         )
     if attentions is None or len(attentions) == 0:
         raise ValueError(
@@ -301,8 +309,8 @@ def _labels(tokens: Sequence[str] | None, count: int, name: str, axis: str) -> l
 
 
 def _escape(text: str) -> str:
-    """Text that Plotly shows as it is."""
-    return html.escape(text, quote=False)
+    """Text that Plotly shows as it is: no tags, and no formula where a notebook has MathJax."""
+    return html.escape(text, quote=False).replace("$", "&#36;")
 
 
 def _require(name: str, number: int, count: int) -> None:

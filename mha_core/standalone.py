@@ -199,7 +199,7 @@ def _said(value: object) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, Mapping):
-        return ", ".join(f"{name} {_said(one)}" for name, one in value.items())
+        return "; ".join(f"{name}: {_said(one)}" for name, one in value.items() if one not in (None, "", [], {}))
     if isinstance(value, Sequence):
         return ", ".join(map(_said, value))
     return json.dumps(value, ensure_ascii=False, default=str)

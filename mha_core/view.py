@@ -20,8 +20,9 @@ Streamlit and no model. Kinds that the browser's components draw (`overview` and
     arrays: `map` [query, key] float32 or uint16 (see `scale_to`, `to_uint16`); NaN leaves a cell blank.
     meta: `query_labels`, `key_labels`, `query_hovers`, `key_hovers`, `query_positions` and `key_positions` (what to
     call the rows and columns, where some positions were left out; default 0, 1, ...), `cell` [query, key] that is
-    chosen, `causal`, `diverging` (differences: the range is made symmetric around 0 and has two colours), `scale_to`
-    [low, high] of uint16 (default: `range`), `query_axis` and `key_axis` (the axes' names).
+    chosen, `causal`, `off`, `diverging` (differences: the range is made symmetric around 0 and has two colours),
+    `scale_to` (what uint16 stands for: [low, high], or high with a low of 0; default: `range`), `query_axis` and
+    `key_axis` (the axes' names).
 
 `text`: where every head of a layer looks from one token, in the text itself (`assets/text.js`).
     arrays: `maps` [head, query, key] float32; or, for long texts, `top_values` float32 and `top_keys` int32
@@ -33,13 +34,13 @@ Streamlit and no model. Kinds that the browser's components draw (`overview` and
     (false for value-weighted maps: then no mass is stated).
 
 `lines`: heads as lines from queries to keys (`assets/lines.js`).
-    arrays and meta as for `text`, without `query` and `locked`; `edges` (the most of one query, default 5),
-    `most_edges` (of one head, default 400), `query_axis`, `key_axis`.
+    arrays and meta as for `text`, without `query` and `locked`; `edges` (the most of one head, default 400),
+    `edges_per_query` (the most of one query, default 8), `query_axis`, `key_axis`.
 
 Common: `title` (of pictures and their files), `range` [low, high] (default [0, 1]), `scale` "linear" or "log" (from
 `log_floor`, default 1e-4, to high), `unit` (default "attention weight"), `caption` and `note` (sentences in the legend;
-`note` is also in pictures: say there what was hidden), `sync` (views of one page with the same word show each other
-the tokens that are pointed at), `palette` (filled in by the component wrapper), `id` (any string; the component reports
+`note` is also in pictures: say there what was hidden), `group` (views of one page with the same word show each other
+the positions that are pointed at), `palette` (filled in by the component wrapper), `id` (any string; the component reports
 it as `data-view` when painted).
 """
 

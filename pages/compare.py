@@ -2,6 +2,7 @@
 
 import streamlit as st
 
+from mha_core.paths import asset
 from mha_core.ui import comparison
 from mha_core.ui.look import draw_look
 from mha_core.ui.session import bind
@@ -13,7 +14,9 @@ title, present = st.columns([4, 1], vertical_alignment="center")
 title.title("Compare", anchor=False)
 with present:
     st.toggle("Present", help="Large type, controls folded away, for a lecture hall.", **bind("present"))
-if not comparison.presenting():
+if comparison.presenting():
+    st.html(asset("present.css"))
+else:
     draw_look(run.tokens)
     comparison.panel_buttons()
 drawn = comparison.draw_panels(run)

@@ -13,6 +13,7 @@ from mha_core.model import Model
 from mha_core.own_layer import MAX_HEADS, OwnLayerModel, own_layer_name
 from mha_core.tokens import InputError, Tokens
 from mha_core.trace import Trace
+from mha_core.ui.link import copy_link
 from mha_core.ui.overview import clean_run
 from mha_core.ui.pages import require_app
 from mha_core.ui.session import bind, current, stop_with, update, write_url
@@ -46,6 +47,8 @@ def draw_sidebar() -> tuple[Model, Tokens]:
         counts = st.container(gap=None)
         pair = st.container()
         _example_choice()
+        st.caption("This view has its own address.")
+        copy_link("copy_link")
     model = load(current().model)
     with details:
         _model_details(model)

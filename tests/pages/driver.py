@@ -91,14 +91,14 @@ class Visitor:
     @property
     def captions(self) -> str:
         """All small print, unescaped."""
-        captions = [*self.at.sidebar.caption, *self.at.caption]
-        return "\n".join(unescaped(caption.value) for caption in captions)
+        captions = dict.fromkeys(caption.value for caption in [*self.at.sidebar.caption, *self.at.caption])
+        return "\n".join(map(unescaped, captions))
 
     @property
     def sentences(self) -> list[str]:
         """What the page says in place of, or above, its content: notes, warnings, errors."""
         said = [*self.at.info, *self.at.warning, *self.at.error, *self.at.sidebar.warning, *self.at.sidebar.error]
-        return [unescaped(one.value) for one in said]
+        return list(dict.fromkeys(unescaped(one.value) for one in said))
 
     @property
     def metrics(self) -> dict[str, str]:
