@@ -88,8 +88,9 @@ class Matrix {
     const { look, rows, columns } = this;
     const narrow = look.width < 480;
     const most = narrow ? 58 : 92;
+    this.numbered = Math.max(rows, columns) > 60;
     const axis = (labels, count) => {
-      const numbers = count > 60 ? String(count).length * 7 + 5 : 0; // positions stand beside thinned labels
+      const numbers = this.numbered ? String(count).length * 7 + 5 : 0; // positions stand beside thinned labels
       return labels.length ? Math.ceil(Math.min(look.longest(labels, LABEL) + numbers, most)) + 8 : 14;
     };
     this.left = axis(this.queryLabels, rows) + 15; // 15: the axis' name
@@ -334,7 +335,7 @@ class Matrix {
     const { query_positions: queryPositions, key_positions: keyPositions } = this.meta;
     const axis = (labels, count, from, cell, length, room, positions, place) => {
       const every = thinning(cell, labels.length ? 14 : 24);
-      const numbered = count > 60 || !labels.length;
+      const numbered = this.numbered || !labels.length;
       for (let i = Math.ceil(Math.max(0, from - 0.5) / every) * every; i < count; i += every) {
         const at = (i + 0.5 - from) * cell;
         if (at < 0 || at > length) continue;
@@ -401,12 +402,17 @@ class Matrix {
         pen.box(15, top + at - 8, left - 17, 16, { fill: look.page, radius: 3 });
         pen.text(text, left - 6, top + at, { ...style, room });
       } else {
-        pen.box(left + at - 8, top + mapHeight + 2, 16, bottom - 17, { fill: look.page, radius: 3 });
+        pen.box(left + at - 10, top + mapHeight + 5, 20, bottom - 20, { fill: look.page, radius: 3 });
         pen.text(text, left + at, top + mapHeight + 6, { ...style, room, turn: -90 });
       }
     };
-    if (query >= 0) chip(this.queryLabels[query] ?? String(query), y + h / 2, left - 22, mapHeight, true);
-    if (key >= 0) chip(this.keyLabels[key] ?? String(key), x + w / 2, bottom - 22, mapWidth, false);
+    const name = (i, labels, positions) => {
+      const position = positions ? positions[i] : i;
+      if (labels[i] === undefined) return String(position);
+      return this.numbered ? `${labels[i]} ${position}` : String(labels[i]);
+    };
+    if (query >= 0) chip(name(query, this.queryLabels, this.meta.query_positions), y + h / 2, left - 22, mapHeight, true);
+    if (key >= 0) chip(name(key, this.keyLabels, this.meta.key_positions), x + w / 2, bottom - 22, mapWidth, false);
   }
 
   /** Where in the whole map the window is: two thin bars, and a small map that can be clicked. */
@@ -429,7 +435,8 @@ class Matrix {
     const depth = cell >= 1 ? 0 : Math.ceil(-Math.log2(cell));
     const picture = this.picturedLevel(depth);
     const [mx, my] = this.mini;
-    pen.box(mx - 3, my - 3, w + 6, h + 6, { fill: look.page, stroke: look.ink, alpha: 1, radius: 5 });
+    pen.box(mx - 3, my - 3, w + 6, h + 6, { fill: look.page, radius: 5 });
+    pen.box(mx - 3, my - 3, w + 6, h + 6, { stroke: look.ink, alpha: 0.35, radius: 5 });
     pen.image(picture, mx, my, w, h);
     pen.box(mx + (this.k0 / columns) * w, my + (this.q0 / rows) * h, Math.max(3, w / zoom), Math.max(3, h / zoom), {
       stroke: look.accent, width: 2,
@@ -607,7 +614,8 @@ class Matrix {
     const value = this.value(query, key);
     const { dtype, scale } = this.array;
     const sign = this.meta.diverging && value > 0 ? "+" : "";
-    if (dtype === "uint16" && value !== 0 && Math.abs(value) < 0.001) return `${sign}${sayNumber(value)} ± ${(scale / 2).toExponential(0)}`;
+    const closed = this.future && this.future(query, key);
+    if (dtype === "uint16" && Math.abs(value) < 0.001 && !closed) return `${sign}${sayNumber(value)} ± ${(scale / 2).toExponential(0)}`;
     return sign + sayNumber(value);
   }
 

@@ -296,6 +296,11 @@ class Text {
     this.ringed = lines.filter(Boolean).map((tokens) => tokens[at]).filter(Boolean);
     const kind = this.locked === at ? "locked" : "free";
     for (const token of this.ringed) token.dataset.ring = kind;
+    if (this.locked === null || this.locked === at) return;
+    // the locked token waits, visibly, until the pointer leaves
+    const waiting = lines.filter(Boolean).map((tokens) => tokens[this.locked]).filter(Boolean);
+    for (const token of waiting) token.dataset.ring = "waiting";
+    this.ringed.push(...waiting);
   }
 
   heading(at) {
@@ -549,7 +554,7 @@ class Text {
         const [x, y, w, h] = first;
         const plain = /rgba\(.*, 0\)|transparent/.test(style.backgroundColor);
         if (!plain) pen.box(x, y, w, h, { fill: style.backgroundColor, radius: 3 });
-        if (token.dataset.ring) pen.box(x, y, w, h, { stroke: look.accent, width: 2, radius: 3 });
+        if (["free", "locked"].includes(token.dataset.ring)) pen.box(x, y, w, h, { stroke: look.accent, width: 2, radius: 3 });
         const size = parseFloat(style.fontSize);
         pen.text(token.textContent, x + w / 2, y + h / 2 + 0.5, { size, align: "center", colour: plain ? look.ink : style.color, room: w });
       }

@@ -1,91 +1,201 @@
-"""The Ablate page's controls and runs: how heads are replaced, the ablated runs, and the proof line."""
+"""The Ablate page's controls and runs: what is replaced, how and where, the ablated runs, and the proof line."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import streamlit as st
 
 from mha_core.corpus import corpus_sentences
-from mha_core.effects import plan_for
+from mha_core.interventions import InterventionError, Interventions
+from mha_core.maps import LayerMaps
 from mha_core.model import Model
+from mha_core.tokens import InputError, Tokens
 from mha_core.trace import Trace
+from mha_core.ui import components
 from mha_core.ui.effect_cards import EffectCards, compares_sentences
-from mha_core.ui.session import SLOW_TOKENS, Working, bind, current, run
+from mha_core.ui.overview import clean_run
+from mha_core.ui.plan_building import reference_lines, working_plans
+from mha_core.ui.session import SLOW_TOKENS, Working, bind, current, run, update
 from mha_core.ui.sidebar import Shared
-from mha_core.ui.state import KINDS, MAX_TEXT
+from mha_core.ui.state import KINDS, MAX_CELLS, MAX_TEXT, SCOPES
 from mha_core.ui.stores import store
 from mha_core.ui.text import plain
+from mha_core.views import whole_words
 
 _EXPLAINED = {
     "zero": "**zero**: the head's output becomes 0. The rest of the network has never seen that, so it can exaggerate.",
     "mean": "**mean**: it becomes the head's average output over {n} reference sentences, so that only what it does "
     "for this sentence is gone.",
+    "sentence": "**sentence mean**: its average over this sentence's own positions. Later words then reach earlier "
+    "ones, so that the loss per token is not a language model's loss.",
+    "resample": "**resample**: its output for another sentence, position by position (activation patching).",
+    "scale": "**scale**: its output times a factor.",
+    "uniform": "**uniform**: it looks at all tokens it may see evenly; its values stay.",
 }
+_NAMES = {"sentence": "sentence mean", "scale": "× s"}
+_SCOPES = {"all": "all heads", "layer": "this layer's heads", "heads": "the heads switched off"}
 
 
-def site_choice(trace: Trace, site: str) -> None:
-    """Which attention the grid shows, where there are several."""
-    if len(trace.sites) > 1:
-        st.segmented_control(
-            "Attention", list(trace.sites), required=True, label_visibility="collapsed", **bind("site", to_widget=site)
-        )
+def base_run(shared: Shared) -> Shared:
+    """The run that is ablated: of the sentence; or, to denoise, of the other one, which is then patched from it."""
+    state = current()
+    if not (state.denoise and "resample" in state.kinds and state.source.strip()):
+        return shared
+    try:
+        tokens = shared.model.tokenize(state.source)
+    except InputError:
+        return shared
+    return Shared(shared.model, tokens, clean_run(shared.model, tokens, None))
 
 
-def kind_choice() -> tuple[str, ...]:
-    """In which ways heads are replaced; both unless the visitor leaves one out."""
+def kind_controls(tokens: Tokens) -> None:
+    """In which ways heads are replaced, with what each way needs, and at which tokens."""
     with st.container(border=True):
-        choice, explained = st.columns([2, 7], vertical_alignment="center")
-        with choice:
+        ways, places = st.columns([3, 2], gap="medium")
+        with ways:
             bound = bind("kinds", convert=tuple, to_widget=list(current().kinds))
-            st.pills("Replace by", KINDS, selection_mode="multi", **bound)
+            st.pills("Replace by", KINDS, selection_mode="multi", format_func=lambda k: _NAMES.get(k, k), **bound)
+        with places:
+            _where_choice(tokens)
         kinds = current().kinds
-        with explained:
-            n = len(corpus_sentences())
-            lines = [_EXPLAINED[kind].format(n=n) for kind in kinds]
-            st.caption("  \n".join(lines) or "Choose at least one way to replace a head's output.")
-    return kinds
+        n = len(reference_lines(current())) or len(corpus_sentences())
+        lines = [_EXPLAINED[kind].format(n=n) for kind in kinds]
+        st.caption("  \n".join(lines) or "Choose at least one way to replace a head's output.")
+        _kind_details(kinds)
 
 
-def draw_effects(shared: Shared, off: Sequence[str], kinds: Sequence[str]) -> dict[str, Trace]:
-    """Run and draw what switching `off` off changes. Returns the clean run and one run per kind.
+def _where_choice(tokens: Tokens) -> None:
+    state = current()
+    choice = state.where if state.where in ("", "last") else "chosen"
+    names = {"": "all tokens", "last": "the last", "chosen": "chosen …"}
+
+    def changed(value: str) -> str:
+        return value if value != "chosen" else str(len(tokens) - 1)
+
+    st.segmented_control(
+        "Where", list(names), format_func=names.__getitem__, required=True,
+        **bind("where", convert=changed, to_widget=choice),
+    )  # fmt: skip
+    if choice == "chosen":
+        _chosen_tokens(tokens)
+
+
+def _chosen_tokens(tokens: Tokens) -> None:
+    """Click the tokens where heads are replaced."""
+    state = current()
+    on = [int(part) for part in state.where.split(",") if int(part) < len(tokens)]
+    key = "w_where_tokens"
+    if st.session_state.get(key) != on:
+        st.session_state[key] = on
+
+    def changed() -> None:
+        chosen = sorted(st.session_state[key])
+        update(where=",".join(map(str, chosen[:64])) or "last")
+
+    # Buttons to click while they can be seen together; a list to search beyond that.
+    widget: Callable[..., Any] = st.pills if len(tokens) <= 40 else st.multiselect
+    more = {"selection_mode": "multi"} if len(tokens) <= 40 else {}
+    widget(
+        "Tokens", range(len(tokens)), format_func=lambda position: plain(whole_words(tokens, position)), key=key,
+        on_change=changed, **more,
+    )  # fmt: skip
+
+
+def _kind_details(kinds: Sequence[str]) -> None:
+    """What a way of replacing needs to know."""
+    if "mean" in kinds:
+        with st.expander("Reference sentences of the mean"):
+            st.text_area(
+                "Your own, one a line", max_chars=MAX_TEXT, height=110, **bind("lines"),
+                placeholder=f"empty: the {len(corpus_sentences())} sentences packaged with Headscope",
+            )  # fmt: skip
+    if "resample" in kinds:
+        st.text_input("Other sentence, as long in tokens", live=True, max_chars=MAX_TEXT, **bind("source"))
+        st.toggle(
+            "Denoise: run the other sentence, and put in these heads' output for the sidebar's", **bind("denoise"),
+            help="Off (noising): does taking these heads away from the sentence break it? On (denoising): do they "
+            "suffice to restore it in the other sentence?",
+        )  # fmt: skip
+    if "scale" in kinds:
+        st.slider("Factor s", -2.0, 3.0, step=0.1, **bind("factor", convert=float))
+
+
+def knockout_controls(model: Model, trace: Trace, site: str) -> None:
+    """Cells of a map that are closed: "this query may not look at that key"; the rest of the row renormalises."""
+    state = current()
+    with st.expander(f"Attention knockout ({len(state.cells)})", key="knockout", on_change="rerun") as opened:
+        if not opened.open:
+            return
+        st.caption(
+            "Click a cell of the chosen head's map: that query may then not look at that key. The score becomes −∞ "
+            "before the softmax and the other weights of the row renormalise (Geva et al. 2023)."
+        )
+        maps = LayerMaps(model, trace, site, state.layer)
+        components.matrix(maps.matrix_view(state.head), key="knockout_map", on_cell=_toggle_cell)
+        st.segmented_control("For", SCOPES, format_func=_SCOPES.__getitem__, required=True, **bind("scope"))
+        queries, keys = trace.site_tokens(site)
+        for cell in state.cells:
+            query, key = (int(part) for part in cell.split("<"))
+            if query < len(queries) and key < len(keys):
+                said = f"{whole_words(queries, query)} may not look at {whole_words(keys, key)}"
+                st.button(plain(said), key=f"cell_{cell}", icon=":material/close:", type="tertiary",
+                          on_click=_toggle_cell, args=(query, key), help="Open it again")  # fmt: skip
+
+
+def _toggle_cell(query: int, key: int) -> None:
+    cell, cells = f"{query}<{key}", current().cells
+    update(cells=tuple(c for c in cells if c != cell) if cell in cells else (*cells, cell)[:MAX_CELLS])
+
+
+def draw_effects(shared: Shared, off: Sequence[str], site: str) -> dict[str, Trace]:
+    """Run and draw what the plans change. Returns the clean run and one run per plan.
 
     The first mean on a model needs a few seconds of measuring; what needs no waiting is drawn before that.
     """
     if compares_sentences(shared.model):
         st.text_input("Compare with the sentence", live=True, max_chars=MAX_TEXT, **bind("other"))
+    plans, problems = working_plans(current(), off, site)
+    for problem in problems:
+        st.warning(plain(problem))
     place = st.empty()
-    waits = bool(off) and "mean" in kinds and not shared.model.has_means("corpus")
-    if waits:
-        first = ablated_runs(shared, off, [kind for kind in kinds if kind != "mean"])
+    reference = reference_lines(current()) or "corpus"
+    if "mean" in plans and not shared.model.has_means(reference):
+        first = ablated_runs(shared, {name: plan for name, plan in plans.items() if name != "mean"}, quiet=True)
         with place.container():
             EffectCards(shared.model, first, off, "first").draw()
-        measure_reference(shared.model)
-    runs = ablated_runs(shared, off, kinds)
+        measure_reference(shared.model, reference)
+    runs = ablated_runs(shared, plans)
     with place.container():
         EffectCards(shared.model, runs, off, "all").draw()
     return runs
 
 
-def ablated_runs(shared: Shared, off: Sequence[str], kinds: Sequence[str]) -> dict[str, Trace]:
-    """The clean run and one run per kind, of the same tokens.
+def ablated_runs(shared: Shared, plans: Mapping[str, Interventions], quiet: bool = False) -> dict[str, Trace]:
+    """The clean run and one run per plan, of the same tokens; a plan that cannot be run is said and left out.
 
     An encoder-decoder's ablated run reads the clean run's target, so that the two can be compared.
     """
     clean = shared.trace
     target = clean.tokens if clean.source_tokens is not None else None
     runs = {"clean": clean}
-    for kind in kinds if off else ():
-        label = f"Running with {len(off)} heads replaced ({kind})"
-        runs[kind] = run(shared.model, shared.tokens, plan_for(off, kind), target=target, label=label)
+    for name, plan in plans.items():
+        label = f"Running with {len(plan.heads)} heads replaced ({plain(name)})"
+        try:
+            runs[_NAMES.get(name, name)] = run(shared.model, shared.tokens, plan, target=target, label=label)
+        except (InterventionError, InputError) as error:
+            if not quiet:
+                st.warning(plain(f"{name}: {error}"))
     return runs
 
 
-def measure_reference(model: Model) -> None:
+def measure_reference(model: Model, reference: str | tuple[str, ...] = "corpus") -> None:
     """The heads' mean outputs over the reference sentences, once per model, in view."""
-    label = f"Measuring each head's mean output over {len(corpus_sentences())} reference sentences (once per model)"
-    with Working(label, ("means", model.name)) as working:
-        model.mean_outputs("corpus", progress=working.progress)
+    n = len(corpus_sentences()) if reference == "corpus" else len(reference)
+    label = f"Measuring each head's mean output over {n} reference sentences (once per model)"
+    with Working(label, ("means", model.name, reference)) as working:
+        model.mean_outputs(reference, progress=working.progress)
 
 
 def proof_line(shared: Shared, runs: Mapping[str, Trace]) -> None:
@@ -98,16 +208,16 @@ def proof_line(shared: Shared, runs: Mapping[str, Trace]) -> None:
         parts.append(f"unablated run = the library's own attention to {difference:.0e}")
     for name, trace in runs.items():
         if name != "clean":
-            heads = trace.interventions.heads
-            layers = {(head.site, head.layer) for head in heads}
-            parts.append(f"{name}: {len(heads)} of {len(heads)} heads, {sum(trace.applied)} of {len(layers)} layers")
+            parts.append(
+                f"{name}: applied in {sum(trace.applied)} attention calls, {len(trace.interventions.heads)} heads"
+            )
     error = store().small((*key, "sum"), lambda: _contribution_error(clean))
     parts.append(f"heads' contributions sum to each layer's output to {error:.0e}")
     st.caption(
         plain(" · ".join(parts)),
         help="Largest absolute differences. The first compares final hidden states with a run of the same model "
         "through the library's kernel; the last compares the sum over heads of z·W_O (plus bias) with what each "
-        "attention layer wrote. In between: what was replaced, as counted during the run.",
+        "attention layer wrote. In between: how often each plan was applied, as counted during the run.",
     )
 
 
@@ -117,3 +227,11 @@ def _contribution_error(trace: Trace) -> float:
     if len(trace.tokens) > SLOW_TOKENS:
         slots = [slots[0], slots[-1]]
     return max(trace.contribution_error(layer, site) for site, layer in slots)
+
+
+def site_choice(trace: Trace, site: str) -> None:
+    """Which attention the grid shows, where there are several."""
+    if len(trace.sites) > 1:
+        st.segmented_control(
+            "Attention", list(trace.sites), required=True, label_visibility="collapsed", **bind("site", to_widget=site)
+        )

@@ -20,7 +20,7 @@ from mha_core.ui.look import look_of_state, showable
 from mha_core.ui.overview import clean_run
 from mha_core.ui.session import current, run, update
 from mha_core.ui.sidebar import Shared, load, model_title, model_titles
-from mha_core.ui.state import KINDS, MAX_NAME, MAX_PANELS, MAX_TEXT, QUANTITIES, WHOLE_LAYER, Panel, parse_heads
+from mha_core.ui.state import DEFAULT_KINDS, MAX_NAME, MAX_PANELS, MAX_TEXT, QUANTITIES, WHOLE_LAYER, Panel, parse_heads
 from mha_core.ui.text import plain
 from mha_core.view import View
 from mha_core.views import provenance
@@ -204,7 +204,7 @@ def _edit_panel(number: int, panel: Panel, item: DrawnPanel | None) -> None:
     off = _bound(number, "off", panel, parse_heads, ", ".join(panel.off))
     st.text_input("Heads switched off", placeholder="L1H3, L1H5", max_chars=2000, **off)
     if panel.off:
-        st.segmented_control("Replace by", KINDS, required=True, **_bound(number, "kind", panel))
+        st.segmented_control("Replace by", DEFAULT_KINDS, required=True, **_bound(number, "kind", panel))
 
 
 def _bound(number: int, field: str, panel: Panel, convert=lambda value: value, shown=None):  # type: ignore[no-untyped-def]

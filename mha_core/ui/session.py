@@ -7,9 +7,9 @@ from typing import Any
 
 import streamlit as st
 
-from mha_core.interventions import InterventionError, Interventions
+from mha_core.interventions import Interventions
 from mha_core.model import Model, Observe
-from mha_core.tokens import InputError, Tokens
+from mha_core.tokens import Tokens
 from mha_core.trace import Trace
 from mha_core.ui.state import ViewState
 from mha_core.ui.stores import store
@@ -81,17 +81,17 @@ def run(
     label: str = "Running the model",
     observe: Observe | None = None,
 ) -> Trace:
-    """The trace of a run, from the store or made now; with progress and a way to stop when it is long."""
+    """The trace of a run, from the store or made now; with progress and a way to stop when it is long.
+
+    Raises:
+        InputError, InterventionError: as `Model.run`; the page says them where they belong.
+    """
     plan = plan or Interventions()
     key = (model.name, tokens.text, tokens.text_pair, plan, target.ids if isinstance(target, Tokens) else target)
     if store().has_trace(key):
         return store().trace(key, lambda: model.run(tokens, plan, target=target))
-    try:
-        with Working(label, key, show=len(tokens) > SLOW_TOKENS) as working:
-            return store().trace(key, lambda: model.run(tokens, plan, working.progress, target=target, observe=observe))
-    except (InputError, InterventionError) as error:
-        stop_with(str(error))
-        raise  # stop_with does not return
+    with Working(label, key, show=len(tokens) > SLOW_TOKENS) as working:
+        return store().trace(key, lambda: model.run(tokens, plan, working.progress, target=target, observe=observe))
 
 
 class Working:

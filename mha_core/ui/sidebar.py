@@ -69,7 +69,11 @@ def shared() -> Shared:
     model = store().model(current().model, lambda message: None)
     tokens = _tokenize(model)
     target = current().pair.strip() or None if model.kind == "seq2seq" else None
-    trace = clean_run(model, tokens, target)
+    try:
+        trace = clean_run(model, tokens, target)
+    except InputError as error:
+        stop_with(str(error))
+        raise  # stop_with does not return
     _keep_in_range(trace)
     return Shared(model, tokens, trace)
 

@@ -7,6 +7,7 @@ default. Text is never lost: it is kept as it was typed, and only shown as text.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -22,7 +23,10 @@ MAX_HEADS_OFF = 4096
 MAX_PANELS = 4
 WHOLE_LAYER = -1
 SITES = ("", "self", "enc", "dec", "cross")
-KINDS = ("zero", "mean")
+KINDS = ("zero", "mean", "sentence", "resample", "scale", "uniform")
+DEFAULT_KINDS = ("zero", "mean")
+SCOPES = ("all", "layer", "heads")
+MAX_PLANS, MAX_CELLS, MAX_PLAN = 6, 64, 20_000
 RINGS = ("first", "previous", "next", "self", "special", "entropy", "nats", "distance", "induction")
 MODES = ("matrix", "text", "lines")
 QUANTITIES = ("weights", "value")
@@ -49,6 +53,15 @@ class Panel:
 
 
 @dataclass(frozen=True)
+class SavedPlan:
+    """A plan that was kept: its name, and itself as JSON. shown: run and drawn beside the working plan."""
+
+    name: str = ""
+    plan: str = ""
+    shown: bool = True
+
+
+@dataclass(frozen=True)
 class ViewState:
     """What is looked at.
 
@@ -58,9 +71,12 @@ class ViewState:
     mode: how one head is drawn. quantity: raw or value-weighted. words: pieces joined to words. hide: "special" or
     "first" tokens left out. part: which pairs of segments. log: logarithmic colour. own_range: colours end at the
     layer's largest value.
-    off: heads that are switched off, as names in order. kinds: in which ways, side by side. other: the sentence that
-    an encoder's sentence is compared with. panels: of the Compare page; empty for its own two. present: large type,
-    controls folded away.
+    off: heads that are switched off, as names in order. kinds: in which ways, side by side. where: at which positions,
+    "" for all, "last", or numbers ("3,5"). lines: reference sentences of a mean, one a line; "" for the packaged ones.
+    source: the sentence to resample from. denoise: run that sentence and patch from this one instead. factor: to scale
+    by. answers: two words whose logits are compared. cells: knocked-out cells, "dst<src". scope: of the knockout.
+    plans: kept ones. other: the sentence that an encoder's sentence is compared with.
+    panels: of the Compare page; empty for its own two. present: large type, controls folded away.
     """
 
     model: str = DEFAULT_MODEL
@@ -80,7 +96,16 @@ class ViewState:
     log: bool = False
     own_range: bool = False
     off: tuple[str, ...] = ()
-    kinds: tuple[str, ...] = KINDS
+    kinds: tuple[str, ...] = DEFAULT_KINDS
+    where: str = ""
+    lines: str = ""
+    source: str = ""
+    denoise: bool = False
+    factor: float = 0.5
+    answers: tuple[str, ...] = ()
+    cells: tuple[str, ...] = ()
+    scope: str = "all"
+    plans: tuple[SavedPlan, ...] = ()
     other: str = OTHER_SENTENCE
     panels: tuple[Panel, ...] = field(default_factory=tuple)
     present: bool = False
@@ -124,8 +149,10 @@ def _encode(record: Any) -> dict[str, str]:
 def _text_of(value: Any) -> str:
     if isinstance(value, bool):
         return "1" if value else "0"
-    if isinstance(value, tuple) and value and isinstance(value[0], Panel):
+    if isinstance(value, tuple) and value and isinstance(value[0], (Panel, SavedPlan)):
         return json.dumps([_encode(panel) for panel in value], ensure_ascii=False, separators=(",", ":"))
+    if isinstance(value, tuple) and any("," in item or item != item.strip() for item in value):
+        return json.dumps(value, ensure_ascii=False)  # words with spaces of their own
     return ",".join(value) if isinstance(value, tuple) else str(value)
 
 
@@ -156,14 +183,44 @@ def _kinds(text: str) -> tuple[str, ...]:
     return tuple(kind for kind in KINDS if kind in text.split(","))
 
 
-def _panels(text: str) -> tuple[Panel, ...] | None:
+def _records(cls: type, most: int) -> Callable[[str], tuple[Any, ...] | None]:
+    def parse(text: str) -> tuple[Any, ...] | None:
+        items = _json_list(text)
+        if items is None:
+            return None
+        return tuple(cls(**_decode(cls, item)) for item in items[:most] if isinstance(item, dict))
+
+    return parse
+
+
+def _json_list(text: str) -> list[Any] | None:
     try:
         items = json.loads(text[: 4 * MAX_TEXT])
     except (ValueError, RecursionError):
         return None
-    if not isinstance(items, list):
+    return items if isinstance(items, list) else None
+
+
+def _words(text: str) -> tuple[str, ...]:
+    items = _json_list(text) if text.startswith("[") else text.split(",")
+    return tuple(item[:60] for item in items or () if isinstance(item, str) and item.strip())[:2]
+
+
+def _cells(text: str) -> tuple[str, ...]:
+    """Cells such as "9<4,10<4": query 9 may not look at key 4."""
+    return tuple(part for part in text.split(",")[:MAX_CELLS] if re.fullmatch(r"[0-9]{1,4}<[0-9]{1,4}", part))
+
+
+def _positions(text: str) -> str | None:
+    return text if re.fullmatch(r"|last|[0-9]{1,4}(,[0-9]{1,4}){0,63}", text) else None
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text[:20])
+    except ValueError:
         return None
-    return tuple(Panel(**_decode(Panel, item)) for item in items[:MAX_PANELS] if isinstance(item, dict))
+    return value if -1000 <= value <= 1000 else None
 
 
 _PARSERS: dict[str, Callable[[str], Any]] = {
@@ -186,7 +243,19 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "own_range": _flag,
     "off": parse_heads,
     "kinds": _kinds,
-    "kind": _one_of(KINDS),
-    "panels": _panels,
+    "where": _positions,
+    "lines": lambda text: text[:MAX_TEXT],
+    "source": lambda text: text[:MAX_TEXT],
+    "denoise": _flag,
+    "factor": _number,
+    "answers": _words,
+    "cells": _cells,
+    "scope": _one_of(SCOPES),
+    "plans": _records(SavedPlan, MAX_PLANS),
+    "name": lambda text: text[:60],
+    "plan": lambda text: text[:MAX_PLAN],
+    "shown": _flag,
+    "kind": _one_of(DEFAULT_KINDS),
+    "panels": _records(Panel, MAX_PANELS),
     "present": _flag,
 }

@@ -76,6 +76,11 @@ class Store:
         with self._lock:
             return key in self._traces
 
+    def peek(self, key: Hashable) -> Any:
+        """A small result if it is kept, else None."""
+        with self._lock:
+            return self._small.get(key)
+
     def keep(self, key: Hashable, value: Any) -> None:
         """Keep a small result that was made elsewhere."""
         with self._lock:

@@ -7,6 +7,7 @@ is taken pair by pair, and only ratios are ever required to be anything.
 from __future__ import annotations
 
 import gc
+import itertools
 import json
 import os
 import statistics
@@ -21,7 +22,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 OUT_VARIABLE = "HEADSCOPE_BENCH_OUT"
 MODELS = ("smollm2-135m-instruct", "all-minilm-l6-v2")
-_WORDS = "When Mary and John went to the store , John gave a drink to the old man who sat near the door of".split()
+_WORDS = "When Mary and John went to the store , John gave a drink to the old man who sat near the door of"
 _told: set[Path] = set()
 
 
@@ -62,7 +63,7 @@ class Pairs:
 
 
 def in_turn(first: Callable[[], object], second: Callable[[], object], *, pairs: int, warm_up: int = 3) -> Pairs:
-    """Time two functions alternately, each as often first as second of a pair, the collector of garbage being off."""
+    """Time two functions alternately, each as often first as second of a pair, with the garbage collector off."""
     for _ in range(warm_up):
         first()
         second()
@@ -91,16 +92,19 @@ def _timed(function: Callable[[], object]) -> float:
 def sentence(length: Callable[[str], int], n_tokens: int, ending: str = "") -> str:
     """Plain words that are exactly `n_tokens` tokens together with `ending`; `length` counts a text's tokens."""
     words: list[str] = []
+    more = itertools.cycle(_WORDS.split())
     while True:
         text = " ".join(words) + ending
         n = length(text) if text.strip() else 0
         if n >= n_tokens:
             assert n == n_tokens, f"{text!r} is {n} tokens where {n_tokens} were wanted"
             return text
-        words.append(_WORDS[len(words) % len(_WORDS)])
+        words.append(next(more))
 
 
-def in_new_process(function: Callable[..., object], *arguments: str, environment: Mapping[str, str] | None = None) -> Any:
+def in_new_process(
+    function: Callable[..., object], *arguments: str, environment: Mapping[str, str] | None = None
+) -> Any:
     """Call a function of a bench module, with strings, in a fresh Python; returns what it returns, by way of JSON.
 
     The fresh process is what starts and peaks of memory can be measured in. It imports the function's module first, so
@@ -116,7 +120,7 @@ def in_new_process(function: Callable[..., object], *arguments: str, environment
     done = subprocess.run(
         [sys.executable, "-c", code, module, function.__name__, *arguments],
         cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT), **(environment or {})}, stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=550, check=False,
+        capture_output=True, text=True, timeout=550, check=False,
     )  # fmt: skip
     assert done.returncode == 0, f"{function.__name__} failed in its process:\n{done.stderr[-4000:]}"
     return json.loads(done.stdout.strip().splitlines()[-1])
@@ -125,24 +129,26 @@ def in_new_process(function: Callable[..., object], *arguments: str, environment
 # ---------------------------------------------------------------- memory
 
 
-def resident_bytes() -> int:
-    """What this process occupies now."""
+def resident_bytes(pid: int | None = None) -> int:
+    """What a process occupies now; this one, if none is named."""
     import psutil
 
-    n_bytes: int = psutil.Process().memory_info().rss
+    n_bytes: int = psutil.Process(pid).memory_info().rss
     return n_bytes
 
 
-def peak_bytes(pid: int | str = "self") -> int:
-    """The most a process ever occupied, since it began or since `forget_peak`.
+def peak_bytes(pid: int | None = None) -> int:
+    """The most a process has occupied since it began.
 
-    Linux's own counter of this process; `getrusage` counts what its parent occupied, too. Elsewhere it is all there is.
+    From Linux's counter, since `getrusage` counts what the parent of a process occupied, too. Elsewhere there is
+    nothing better, and of another process only what it occupies now.
     """
-    status = Path(f"/proc/{pid}/status")
+    status = Path(f"/proc/{pid or 'self'}/status")
     if status.is_file():
         line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
         return int(line.split()[1]) * 1024
-    assert pid == "self", "the peak of another process is known on Linux only"
+    if pid is not None:
+        return resident_bytes(pid)
     import resource
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

@@ -45,7 +45,7 @@
    * painting came. painted: the frame in which the last component was new has been painted. each: when each component
    * was new. idle: the last message of all came.
    */
-  async function arm({ type, within, quiet, timeout }) {
+  async function arm({ type, within, count, quiet, timeout }) {
     const before = new Set(views(within));
     let shown = views(within);
     const started = await new Promise((done) => {
@@ -64,7 +64,7 @@
         shown = now;
         painted = when;
       }
-      const isNew = painted !== null && shown.length >= before.size && shown.every((view) => !before.has(view));
+      const isNew = painted !== null && shown.length >= Math.max(before.size, count) && shown.every((view) => !before.has(view));
       if (isNew && performance.now() - Math.max(painted, lastMessage()) > quiet) break;
       if (performance.now() - started > timeout) throw new Error(`nothing new after ${timeout} ms: ${JSON.stringify(shown)}`);
     }

@@ -21,8 +21,8 @@ Result = Mapping[str, Any]
 NOTES = (
     "Milliseconds, medians (middle half). “painted”: from the key or click until the frame in which the last component "
     "was new had been painted. “after sending”: the same from the browser's message on, without the 250 ms for which a "
-    "text field waits for more keys. “server”: from the browser's message to the last message that the painting needed; "
-    "“browser”: from there to painted. “server done”: its very last message. “busy”: work of the page's thread, in all; "
+    "text field waits for more keys. “server”: from the browser's message to the last one that the painting needed; "
+    "“browser”: from there to painted. “server done”: its very last message. “busy”: the page's thread, in all; "
     "“drawing”: its part in the components' own drawing.",
 )
 
@@ -52,15 +52,18 @@ class PageMeter:
         return shown
 
     def measure(
-        self, event: str, action: Callable[[], object], *, within: str | None = None, settle: bool = True
-    ) -> Result:
+        self, event: str, action: Callable[[], object], *, within: str | None = None, count: int = 0,
+        settle: bool = True,
+    ) -> Result:  # fmt: skip
         """Do something and measure from its event to when every component (`within` a place) shows something else.
+
+        count: the least components that must be there then; at least as many as there are now.
 
         Times in milliseconds from the event, as meter.js names them, and how long the page's one thread was busy.
         """
         if settle:
             self.settle()
-        options = {"type": event, "within": within, "quiet": QUIET, "timeout": TIMEOUT}
+        options = {"type": event, "within": within, "count": count, "quiet": QUIET, "timeout": TIMEOUT}
         self.page.evaluate("options => headscopeMeter.arm(options)", options)
         before = self._busy()
         action()

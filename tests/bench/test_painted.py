@@ -49,7 +49,7 @@ def test_an_edit_on_heads(name: str, n_tokens: int, texts: Texts, serve: Serve, 
 
 
 def typing_slowly(meter: PageMeter, typist: Typist) -> list[Result]:
-    """The last of four keys that are further apart than the field's pause: each begins a run which the next one ends."""
+    """The last of four keys further apart than the field's pause: each begins a run, which the next one ends."""
     results = []
     for _ in range(4):
         typist.prepare(4)

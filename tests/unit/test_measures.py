@@ -151,10 +151,7 @@ def test_rollout_rows_sum_to_one_and_its_steps_end_in_it(trace: Trace) -> None:
             with pytest.raises(ValueError, match="one text through the layers"):
                 rollout(trace, site)
             continue
-        seen: list[tuple[int, int]] = []
-        whole = rollout(trace, site, lambda done, total: seen.append((done, total)))
-        steps = rollout_by_layer(trace, site)
-        assert seen == [(0, 2), (1, 2)]
+        whole, steps = rollout(trace, site), rollout_by_layer(trace, site)
         torch.testing.assert_close(whole.sum(-1), torch.ones(len(whole)))
         torch.testing.assert_close(steps[-1], whole)
         torch.testing.assert_close(steps[0], torch.eye(len(whole)))
@@ -163,6 +160,12 @@ def test_rollout_rows_sum_to_one_and_its_steps_end_in_it(trace: Trace) -> None:
             assert float(whole.triu(1).max()) == 0
         layers = [0.5 * trace.weights(i, site).mean(0) + 0.5 * torch.eye(len(whole)) for i in (0, 1)]
         torch.testing.assert_close(whole, layers[1] @ layers[0])
+
+
+def test_rollout_tells_each_layer(trace: Trace) -> None:
+    seen: list[tuple[int, int]] = []
+    rollout(trace, progress=lambda done, total: seen.append((done, total)))
+    assert seen == [(0, 2), (1, 2)]
 
 
 def test_a_site_that_is_not_there_is_said(trace: Trace) -> None:
