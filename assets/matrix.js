@@ -41,7 +41,7 @@ class Matrix {
     on("pointermove", (event) => this.move(event));
     on("pointerup", (event) => this.up(event));
     on("pointercancel", (event) => this.release(event));
-    on("pointerleave", () => this.point(null));
+    on("pointerleave", (event) => event.pointerType !== "touch" && this.point(null)); // a tap's answer stays
     on("dblclick", (event) => this.zoomBy(event.shiftKey ? 0.4 : 2.5, ...this.position(event)));
     on("wheel", (event) => this.wheel(event), { passive: false });
     on("keydown", (event) => this.key(event));
@@ -81,6 +81,8 @@ class Matrix {
     this.box.setAttribute("aria-description", "Arrows move by cell, with Shift by 10; plus, minus and 0 zoom; Enter chooses.");
     this.layout();
     this.moveTo(this.zoom, this.q0, this.k0, true);
+    // Python's answer to a click must not take away what is being read
+    if (same && this.hover && this.tipAt) look.showTip(...this.tipAt, (tip) => this.fillTip(tip, this.hover));
   }
 
   /** Sizes in CSS px. */
@@ -115,6 +117,7 @@ class Matrix {
     this.cellWidth = this.mapWidth / columns; // at zoom 1
     this.cellHeight = this.mapHeight / rows;
     this.zoomMost = Math.max(2, CELL_MOST / Math.min(this.cellWidth, this.cellHeight));
+    this.box.dataset.map = [this.left, this.top, this.mapWidth, this.mapHeight].join(" "); // where in the box the map is
     this.box.style.width = `${this.width}px`;
     this.box.style.height = `${this.height}px`;
   }
@@ -516,6 +519,7 @@ class Matrix {
 
   move(event) {
     const { gesture } = this;
+    this.last = { clientX: event.clientX, clientY: event.clientY };
     if (gesture && this.pointers.has(event.pointerId)) {
       this.pointers.set(event.pointerId, [event.clientX, event.clientY]);
       if (gesture.pinch && this.pointers.size === 2) {
@@ -572,7 +576,10 @@ class Matrix {
     if (!(event.ctrlKey || event.metaKey)) return; // a plain wheel scrolls the page
     event.preventDefault();
     const step = event.deltaMode === 1 ? event.deltaY * 16 : event.deltaY;
-    this.zoomBy(Math.exp(-Math.max(-60, Math.min(60, step)) * 0.01), ...this.position(event));
+    // a wheel's place is in whole pixels, the pointer's is finer: at 2,048 tokens a pixel is three cells
+    const { last } = this;
+    const fine = last && Math.hypot(last.clientX - event.clientX, last.clientY - event.clientY) < 1.5;
+    this.zoomBy(Math.exp(-Math.max(-60, Math.min(60, step)) * 0.01), ...this.position(fine ? last : event));
   }
 
   point(cell, event) {
@@ -581,7 +588,8 @@ class Matrix {
     const before = this.hover;
     const same = cell && before ? cell[0] === before[0] && cell[1] === before[1] : cell === before;
     this.hover = cell;
-    if (cell && event) look.showTip(...look.at(event), (tip) => this.fillTip(tip, cell));
+    this.tipAt = cell && event ? look.at(event) : null;
+    if (this.tipAt) look.showTip(...this.tipAt, (tip) => this.fillTip(tip, cell));
     if (same) return;
     this.overlay();
     look.share({ query: cell ? cell[0] : null, key: cell ? cell[1] : null });

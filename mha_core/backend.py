@@ -58,6 +58,7 @@ class Call:
     on_attention: called before each attention with the number of those done; what it raises ends the run.
     observe: called after each attention with its slot and weights [batch, head, query, key].
     head_input: in a replay, the final hidden states to put under the model's output head instead of running it.
+    gradients: keep every z in `outputs`, with a gradient asked for from there on. The weights never have one.
     """
 
     slots: Slots | None = None
@@ -67,12 +68,14 @@ class Call:
     on_attention: Callable[[int], None] | None = None
     observe: Callable[[SlotKey, Tensor], None] | None = None
     head_input: Tensor | None = None
+    gradients: bool = False
 
     records: dict[SlotKey, AttentionInputs] = field(default_factory=dict)
     projected: dict[SlotKey, Tensor] = field(default_factory=dict)
     applied: dict[SlotKey, int] = field(default_factory=dict)
     blocked: dict[SlotKey, tuple[int, ...]] = field(default_factory=dict)
     captured: list[CapturedCall] = field(default_factory=list)
+    outputs: dict[SlotKey, Tensor] = field(default_factory=dict)
     hidden: Tensor | None = None
     n_calls: int = 0
     _turns: dict[nn.Module, int] = field(default_factory=dict)
@@ -112,6 +115,8 @@ class Call:
 
     def _keep(self, slot: SlotKey, inputs: AttentionInputs, out: AttentionOutput) -> None:
         self._current = slot
+        if self.gradients:
+            self.outputs[slot] = out.head_outputs.requires_grad_()
         if self.observe is not None:
             self.observe(slot, out.weights)
         if self.record:

@@ -23,7 +23,7 @@ from mha_core.trace import Trace
 
 LN2 = math.log(2.0)
 MAX_CELLS = 300_000_000  # pairs of heads x rows x keys that are compared at most: seconds on two cores
-_CHUNK = 1 << 20  # numbers worked on at a time: 4 MB; smaller pieces make the cores wait for each other
+_CHUNK = 1 << 19  # numbers worked on at a time: 2 MB, near the cache; smaller pieces make cores wait for each other
 _FLOOR = 1e-30
 _REST = 1e-4  # rounding leaves rows a few millionths short of 1; sinks leave more
 Progress = Callable[[int, int], None]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutput
 
-from mha_core.attention import AttentionInputs
+from mha_core.attention import AttentionInputs, Edit
 from mha_core.backend import Call, SlotKey, Slots, running
 from mha_core.corpus import corpus_sentences
 from mha_core.interventions import HeadAblation, Intervention, Interventions
@@ -101,6 +101,16 @@ class Model(ABC):
     def d_head(self) -> int:
         return self._only_site().d_head
 
+    @property
+    def main_site(self) -> str:
+        """The site meant when none is named: the only one, or the decoder's self-attention."""
+        return "self" if "self" in self.sites else "dec"
+
+    @property
+    def has_logits(self) -> bool:
+        """Whether the model predicts words."""
+        return self.kind != "encoder"
+
     def _only_site(self) -> Site:
         if len(self.sites) > 1:
             raise AttributeError(
@@ -135,6 +145,14 @@ class Model(ABC):
     def token_id(self, surface: str) -> int:
         """The one token that `surface` (" Mary") is. Raises `InputError` where it is none."""
         raise InputError(f"{self.details.title} has no vocabulary.")
+
+    def logits_of(self, hidden: Tensor, gradients: bool = False) -> Tensor:
+        """Logits [n, vocabulary] for final hidden states [n, d_model]. gradients: let them flow back to `hidden`.
+
+        Raises:
+            ValueError: the model has no output head.
+        """
+        raise ValueError("This model is a bare encoder; it has no vocabulary to give logits for.")
 
     def run(
         self,
@@ -177,8 +195,15 @@ class Model(ABC):
         observe: Observe | None = None,
     ) -> Trace:
         """`run` for inputs that `prepare` has made."""
-        resolved = resolve(self.validated(inputs, interventions), _References(self, inputs))
-        return self._forward(inputs, resolved, progress, kernel, observe)
+        return self._forward(inputs, self.resolved(inputs, interventions), progress, kernel, observe)
+
+    def run_edits(self, inputs: RunInputs, edits: Mapping[SlotKey, tuple[Edit, ...]]) -> Trace:
+        """One run with edits given per slot: what no plan can say, such as a replacement drawn at random."""
+        return self._forward(inputs, Resolved(Interventions(), edits, {}))
+
+    def resolved(self, inputs: RunInputs, interventions: Plan) -> Resolved:
+        """A plan as the edits it makes in a run of these inputs; the runs it needs are made."""
+        return resolve(self.validated(inputs, interventions), _References(self, inputs))
 
     def validated(self, inputs: RunInputs, interventions: Plan) -> Interventions:
         """A plan checked against this model and these inputs, its positions counted from 0."""
@@ -271,7 +296,8 @@ class PretrainedModel(Model):
     ) -> None:  # fmt: skip
         super().__init__()
         self.name, self.kind, self.tokenizer = name, kind, tokenizer
-        self.hf: Any = hf
+        # No run ever trains: gradients, where they are asked for, begin at the head outputs (`Call.gradients`).
+        self.hf: Any = hf.requires_grad_(False)
         self.slots, self.sites, self.max_tokens, self.details = slots, dict(sites), max_tokens, details
         self.blocks = blocks
         self.takes_pairs = kind in ("encoder", "masked-lm")
@@ -346,29 +372,36 @@ class PretrainedModel(Model):
         return Trace(
             tokens=inputs.tokens, source_tokens=inputs.source, sites=self.sites, records=call.records,
             attention_outputs=call.projected, projection=self.projection_by_head, hidden=call.hidden[0],
-            head=None if self.kind == "encoder" else self._head, interventions=resolved.plan, applied=applied,
+            head=self.logits_of if self.has_logits else None, interventions=resolved.plan, applied=applied,
             seconds=time.perf_counter() - started,
         )  # fmt: skip
 
-    def call_in(self, call: Call, arguments: Mapping[str, Tensor], target: Mapping[str, Tensor]) -> Any:
-        """One forward pass in the state `call`. Arguments are padded batches: ids [batch, position] and so on."""
+    def call_in(
+        self, call: Call, arguments: Mapping[str, Tensor], target: Mapping[str, Tensor], gradients: bool = False
+    ) -> Any:
+        """One forward pass in the state `call`. Arguments are padded batches: ids [batch, position] and so on.
+
+        gradients: keep what a backward pass needs, from the first tensor on that asks for a gradient.
+        """
         given = dict(arguments)
         if self.kind == "seq2seq":
             given |= {f"decoder_{name}": value for name, value in target.items() if name != "token_type_ids"}
         if self.kind in ("causal-lm", "seq2seq"):
             given["use_cache"] = False  # type: ignore[assignment]
-        # Inference mode is per thread, so it is entered here; the gradient preview of a sweep needs it off.
-        with torch.inference_mode(), running(call):
+        # Both modes belong to the thread, so they are entered here, whatever the caller is in.
+        with torch.inference_mode(not gradients), torch.set_grad_enabled(gradients), running(call):
             return self.hf(**given)
 
-    def _head(self, hidden: Tensor) -> Tensor:
-        """Logits [n, vocabulary] for final hidden states [n, d_model], from the model's own output head."""
+    def logits_of(self, hidden: Tensor, gradients: bool = False) -> Tensor:
+        if not self.has_logits:
+            return super().logits_of(hidden, gradients)
         call = Call(self.slots, record=False, head_input=hidden[None])
         one = torch.zeros(1, 1, dtype=torch.long)
         arguments: dict[str, Any] = {"input_ids": one}
         if self.kind == "seq2seq":
             arguments = {"encoder_outputs": BaseModelOutput(last_hidden_state=hidden[None, :1])}  # type: ignore[arg-type]
-        return self.call_in(call, arguments, {"input_ids": one})["logits"][0]
+        logits: Tensor = self.call_in(call, arguments, {"input_ids": one}, gradients)["logits"]
+        return logits[0]
 
     def _greedy(self, source: Tokens) -> tuple[int, ...]:
         """The decoder's input for the model's own greedy output, from its start token on."""

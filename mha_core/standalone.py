@@ -1,4 +1,4 @@
-"""A view as one HTML file that opens offline: the component that the app draws it with, its numbers, and what made them.
+"""A view as one HTML file that opens offline: the component the app draws it with, its numbers, what made them.
 
 Nothing in the file asks a network. Its one script is ours, named by its hash in the file's own security policy, so that
 nothing else would run even if it got in; the view travels as base64, and every other text is escaped.
@@ -136,7 +136,7 @@ def to_html(view: View, title: str) -> str:
     component = COMPONENT_OF.get(view.kind)
     if component is None:
         raise ValueError(f"A view of kind {view.kind!r} has no page of its own; these have: {', '.join(COMPONENT_OF)}.")
-    meta = {"palette": palette.for_browser(), "title": title, **view.meta, "listens": []}
+    meta = {"palette": palette.for_browser(), **view.meta, "listens": []}
     css, js = sources(component)
     script = _inert(f"{js}\n{_START}")
     digest = base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")

@@ -40,8 +40,8 @@ Streamlit and no model. Kinds that the browser's components draw (`overview` and
 Common: `title` (of pictures and their files), `range` [low, high] (default [0, 1]), `scale` "linear" or "log" (from
 `log_floor`, default 1e-4, to high), `unit` (default "attention weight"), `caption` and `note` (sentences in the legend;
 `note` is also in pictures: say there what was hidden), `group` (views of one page with the same word show each other
-the positions that are pointed at), `palette` (filled in by the component wrapper), `id` (any string; the component reports
-it as `data-view` when painted).
+the positions that are pointed at), `palette` (filled in by the component wrapper), `id` (any string; the component
+reports it as `data-view` when painted).
 """
 
 from __future__ import annotations

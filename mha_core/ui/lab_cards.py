@@ -37,7 +37,8 @@ def grid_card(shared: Shared, off: tuple[str, ...], site: str) -> tuple[str, ...
         sweep = kept_sweep(shared, site, "zero")
         chosen = components.head_grid(
             key=f"grid_{model.name}_{site}", n_layers=shape.n_layers, n_heads=shape.n_heads, group=shape.group,
-            off=here, site_prefix="" if site == "self" else f"{site}.", heat=None if sweep is None else np.abs(sweep.effects),
+            off=here, site_prefix="" if site == "self" else f"{site}.",
+            heat=None if sweep is None else np.abs(sweep.effects),
             heat_label="" if sweep is None else f"exact sweep, |{sweep.metric}|",
         )  # fmt: skip
         if chosen != here:

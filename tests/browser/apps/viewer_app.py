@@ -1,7 +1,8 @@
 """The three ways to look at a head, with known numbers and hostile labels.
 
 `?kind=matrix|text|lines`, `?n=14`, `?heads=12`, `?keys=9` (cross-attention), `?causal`, `?top=16` (strongest keys
-only), `?u16`, `?diverging`, `?log`, `?rtl`, `?silent` (nobody listens).
+only), `?u16`, `?diverging`, `?log`, `?rtl`, `?silent` (nobody listens), `?pair` (two matrices that share what is
+pointed at).
 """
 
 from __future__ import annotations
@@ -70,11 +71,15 @@ if kind == "matrix":
         meta["scale_to"] = [-1, 1] if "diverging" in ask else [0, 1]
         array = to_uint16(array, tuple(meta["scale_to"]))
     meta |= {"cell": state.cell, "id": "matrix"}
+    if "pair" in ask:  # what is pointed at in one is marked in the other
+        meta["group"] = "pair"
     components.matrix(
         View("matrix", {"map": array}, meta, {**provenance, "head": "L4H3"}),
         key="matrix",
         on_cell=None if "silent" in ask else pick,
     )
+    if "pair" in ask:
+        components.matrix(View("matrix", {"map": array[::-1]}, {**meta, "id": "second"}), key="second")
 else:
     arrays: dict[str, np.ndarray] = {"maps": maps}
     if "top" in ask:
