@@ -197,6 +197,11 @@ function rangeOf(meta) {
   return [-most, most];
 }
 
+/** Do rows add up to something known, so that what is not shown can be stated? */
+function isMass(meta) {
+  return meta.sums_to_one ?? (!meta.unit || meta.unit.startsWith("attention weight"));
+}
+
 /** A function from a value to 0..255, linear or logarithmic over the view's range. */
 function quantiser(meta) {
   const [low, high] = rangeOf(meta);
@@ -523,17 +528,21 @@ function provenanceLines(provenance) {
   const cut = (text) => (text.length > 400 ? `${text.slice(0, 400)}… (${text.length} characters)` : text);
   const lines = [];
   const add = (name, value) => value !== undefined && lines.push(`${name}: ${cut(String(value))}`);
+  take("index_base"); // said in the last line
   const hash = take("model_sha256");
   const model = take("model");
-  add("model", model && `${model}${hash ? ` (sha256 ${String(hash).slice(0, 12)}…)` : ""}`);
   const places = ["site", "layer", "head", "heads", "query"].map((name) => [name, take(name)]).filter(([, v]) => v !== undefined);
   const say = (value) => (Array.isArray(value) ? value.join(", ") : value);
-  if (places.length) lines.push(places.map(([name, value]) => `${name} ${say(value)}`).join(" · "));
+  const plan = take("interventions");
+  const what = [
+    model && `model ${model}${hash ? ` (sha256 ${String(hash).slice(0, 12)}…)` : ""}`,
+    ...places.map(([name, value]) => `${name} ${say(value)}`),
+    plan && `plan: ${plan}`,
+  ].filter(Boolean);
+  if (what.length) lines.push(what.join(" · "));
   add("text", take("text"));
   add("second text", take("text_pair"));
   add("target", take("target"));
-  const plan = take("interventions");
-  add("plan", plan);
   const versions = take("versions");
   for (const [name, value] of Object.entries(left)) {
     if (value === null || value === undefined || value === "") continue;
@@ -541,8 +550,8 @@ function provenanceLines(provenance) {
     // another run's own provenance, as a difference has it: what of it tells the two apart
     add(name.replaceAll("_", " "), nested ? provenanceLines(value).slice(0, -1).join("; ") : say(value));
   }
-  if (versions) add("versions", Object.entries(versions).map(([name, version]) => `${name} ${version}`).join(", "));
-  lines.push("made with Headscope; layers, heads and positions count from 0");
+  const tools = Object.entries(versions || {}).map(([name, version]) => `${name} ${version}`);
+  lines.push(`made with ${["Headscope", ...tools].join(", ")}; layers, heads and positions count from 0`);
   return lines;
 }
 

@@ -115,7 +115,7 @@ class Lines {
     for (let query = 0; query < data.queries; query++) {
       data.row(head, query, row);
       for (const key of strongest(row, per)) edges.push({ head, query, key, value: row[key] });
-      total += meta.sums_to_one === false ? data.carried(head, query) : data.whole(head, query);
+      total += isMass(meta) ? data.whole(head, query) : data.carried(head, query);
     }
     edges.sort((a, b) => b.value - a.value);
     edges.length = Math.min(edges.length, meta.edges ?? MOST_EDGES);
@@ -297,7 +297,7 @@ class Lines {
       active.forEach((one, i) => {
         if (i) head.append(", ");
         make("b", "", head).textContent = this.strongestEdges(one).share.toFixed(2);
-        head.append(` of ${this.titles[one]}’s ${meta.sums_to_one === false ? "total" : "attention"}`);
+        head.append(` of ${this.titles[one]}’s ${isMass(meta) ? "attention" : "total"}`);
       });
       if (!active.length) head.append("no head: choose one");
     } else {
@@ -309,7 +309,7 @@ class Lines {
       active.forEach((one, i) => {
         if (i) head.append(", ");
         make("b", "", head).textContent = this.edgesOf(one, focus).sum.toFixed(2);
-        head.append(focus.side === "query" && meta.sums_to_one !== false ? ` of ${this.titles[one]}’s row` : ` in ${this.titles[one]}`);
+        head.append(focus.side === "query" && isMass(meta) ? ` of ${this.titles[one]}’s row` : ` in ${this.titles[one]}`);
       });
     }
     const hint = make("span", "hs-hint", head);

@@ -194,9 +194,8 @@ class Text {
     });
   }
 
-  /** Do rows add up to something known, so that what is not shown can be stated? */
   hasMass() {
-    return this.meta.sums_to_one !== false && !this.reverse;
+    return isMass(this.meta) && !this.reverse;
   }
 
   // ---------------------------------------------------------------------------------------------------------- shading

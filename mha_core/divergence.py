@@ -22,8 +22,8 @@ from mha_core.rows import weights_of_rows
 from mha_core.trace import Trace
 
 LN2 = math.log(2.0)
-MAX_CELLS = 300_000_000  # pairs of heads x rows x keys that are compared at most: seconds on two cores
-_CHUNK = 1 << 19  # numbers worked on at a time: 2 MB, near the cache; smaller pieces make cores wait for each other
+MAX_CELLS = 800_000_000  # pairs of heads x rows x keys that are compared at most: two seconds on one core
+_CHUNK = 1 << 17  # numbers worked on at a time: half a megabyte, which stays in the processor's cache
 _FLOOR = 1e-30
 _REST = 1e-4  # rounding leaves rows a few millionths short of 1; sinks leave more
 Progress = Callable[[int, int], None]
@@ -106,9 +106,7 @@ def head_distances(
     heads = tuple(HeadRef(layer, head, site=site) for layer in range(shape.n_layers) for head in range(shape.n_heads))
     queries = _rows(n_queries, n_keys * (1 if not shape.causal else 0.5), len(heads), max_cells)
     rows = torch.cat([weights_of_rows(trace, layer, queries, site) for layer in range(shape.n_layers)])
-    with torch.inference_mode():
-        matrix = pairwise_divergence(rows, progress)
-    return HeadDistances(matrix, heads, tuple(queries), n_queries)
+    return HeadDistances(pairwise_divergence(rows, progress), heads, tuple(queries), n_queries)
 
 
 def pairwise_divergence(weights: Tensor, progress: Progress | None = None) -> NDArray[np.float32]:
@@ -117,32 +115,38 @@ def pairwise_divergence(weights: Tensor, progress: Progress | None = None) -> ND
     weights: [n, query, key]. progress: called with (query rows done, in all).
     """
     (weights,) = with_rest(weights)
-    n, n_queries, _ = weights.shape
-    total = torch.zeros(n, n, dtype=torch.float64)
+    maps = weights.detach().float().numpy()
+    n, n_queries, _ = maps.shape
+    total = np.zeros((n, n))
     for query in range(n_queries):
         if progress is not None:
             progress(query, n_queries)
-        rows = weights[:, query]
-        rows = rows[:, (rows > 0).any(dim=0)].contiguous()  # keys nobody looks at, such as the future
-        total += _mean_entropies(rows)
-    own = total.diagonal().clone()  # the mean of a row with itself is the row
-    distances = ((total - (own[:, None] + own) / 2) / max(1, n_queries)).clamp_(0, LN2)
-    return distances.fill_diagonal_(0).float().numpy()
+        rows = maps[:, query]
+        total += _mean_entropies(rows[:, (rows > 0).any(axis=0)])  # without keys nobody looks at, such as the future
+    own = total.diagonal()  # the mean of a row with itself is the row
+    distances = ((total - (own[:, None] + own) / 2) / max(1, n_queries)).clip(0, LN2).astype(np.float32)
+    np.fill_diagonal(distances, 0)
+    return distances
 
 
-def _mean_entropies(rows: Tensor) -> Tensor:
-    """H((p_a + p_b) / 2) for every two of n rows [n, key], in nats: [n, n]."""
+def _mean_entropies(rows: NDArray[np.float32]) -> NDArray[np.float32]:
+    """H((p_a + p_b) / 2) for every two of n rows [n, key], in nats: [n, n].
+
+    On one core, with NumPy: on two cores that others use too, torch's threads spend longer waiting for each other.
+    """
     n, n_keys = rows.shape
-    half = rows / 2
-    result = torch.zeros(n, n)
+    half = rows / np.float32(2)
+    result = np.zeros((n, n), dtype=np.float32)
     step = max(1, _CHUNK // (n * max(1, n_keys)))
     for start in range(0, n, step):
         stop = min(n, start + step)
         mean = half[start:stop, None, :] + half[None, start:, :]  # [a, b, key], b from the first of these a on
-        entropies = mean.clamp_min(_FLOOR).log_().mul_(mean).sum(dim=-1).neg_()
+        logs = np.maximum(mean, np.float32(_FLOOR))  # 0 ln 0 = 0
+        np.log(logs, out=logs)
+        entropies = -np.einsum("abk,abk->ab", mean, logs)
         result[start:stop, start:] = entropies
         result[start:, start:stop] = entropies.T
-    return result.double()
+    return result
 
 
 def _rows(n_queries: int, n_keys: float, n_heads: int, max_cells: int) -> list[int]:

@@ -19,11 +19,13 @@ from mha_core.trace import Trace
 
 @dataclass(frozen=True)
 class WordChange:
-    """One vocabulary entry: its surface (" Mary"), and its probability per run, clean first."""
+    """One vocabulary entry: its surface (" Mary"), and per run, clean first, its probability, logit and rank from 1."""
 
     word: str
     token_id: int
     probabilities: tuple[float, ...]
+    logits: tuple[float, ...] = ()
+    ranks: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +84,13 @@ def prediction_effect(model: Model, runs: Mapping[str, Trace], position: int, co
     best = probabilities.topk(min(count, probabilities.shape[-1]), dim=-1).indices.tolist()
     # The clean run's words in its order, then those that only another run thinks of.
     wanted = dict.fromkeys([*best[0], *(token for row in best[1:] for token in row[:3])])
-    words = tuple(WordChange(model.surface(token), token, tuple(probabilities[:, token].tolist())) for token in wanted)
+    words = tuple(
+        WordChange(
+            model.surface(token), token, tuple(probabilities[:, token].tolist()), tuple(logits[:, token].tolist()),
+            tuple((1 + (logits > logits[:, token, None]).sum(dim=-1)).tolist()),
+        )
+        for token in wanted
+    )  # fmt: skip
     entropy = -(probabilities * log_probabilities).sum(dim=-1)
     return PredictionEffect(
         position,
@@ -92,6 +100,17 @@ def prediction_effect(model: Model, runs: Mapping[str, Trace], position: int, co
         tuple(kl_divergence(logits[0], logits).tolist()),
         tuple(entropy.tolist()),
     )
+
+
+def answer_differences(model: Model, runs: Mapping[str, Trace], position: int, answers: Sequence[str]) -> list[float]:
+    """Logit of the first answer minus that of the second at one position, per run.
+
+    Raises:
+        InputError: an answer is no single token of this model.
+    """
+    first, second = (model.token_id(answer) for answer in answers)
+    logits = [trace.logits_at([position])[0] for trace in runs.values()]
+    return [float(row[first] - row[second]) for row in logits]
 
 
 def loss_change(clean: Trace, changed: Trace) -> list[float | None]:

@@ -113,10 +113,10 @@ def predicted_position(model: Model, tokens: Tokens) -> int:
     return len(tokens) - 1
 
 
-def _cosine_terms(
-    model: Model, hidden: Tensor, other: str | None
-) -> Callable[[Tensor, LogitsOf], Iterator[Tensor]]:
-    wanted = sentence_embedding(hidden if other is None else model.run(other).hidden).clone()
+def _cosine_terms(model: Model, hidden: Tensor, other: str | None) -> Callable[[Tensor, LogitsOf], Iterator[Tensor]]:
+    wanted = sentence_embedding(hidden if other is None else model.run(other).hidden)
+    with torch.inference_mode(False):
+        wanted = wanted.clone()  # a backward pass takes no tensor of inference mode
 
     def terms(changed: Tensor, logits_of: LogitsOf) -> Iterator[Tensor]:
         cosine = cosine_similarity(changed.mean(dim=1), wanted[None], dim=-1)

@@ -119,7 +119,8 @@ def sweep_steps(
     """The sweep step by step: what is known so far after each chunk of heads. Arguments: `head_ablation_sweep`."""
     started = time.perf_counter()
     job = experiment(model, text, metric=metric, kind=kind, reference=reference, source=source, answers=answers,
-                     other=other, positions=positions, site=site, target=target, memory_budget=memory_budget)  # fmt: skip
+                     other=other, positions=positions, site=site, target=target,
+                     memory_budget=memory_budget)  # fmt: skip
     site = job.heads[0].site
     shape = model.sites[site]
     effects = np.full((shape.n_layers, shape.n_heads), np.nan)

@@ -31,7 +31,7 @@ Streamlit and no model. Kinds that the browser's components draw (`overview` and
     meta: `query_labels`, `key_labels` (default: the queries'), hovers and positions as above, `titles` of the rows,
     `row_selected`, `off` [row, ...], `query` (the token looked from; default the last), `locked` (whether it is
     locked), `cross` (queries and keys are two texts; default: whether their labels differ), `causal`, `sums_to_one`
-    (false for value-weighted maps: then no mass is stated).
+    (whether what is not shown of a row can be stated; default: whether `unit` is an attention weight).
 
 `lines`: heads as lines from queries to keys (`assets/lines.js`).
     arrays and meta as for `text`, without `query` and `locked`; `edges` (the most of one head, default 400),

@@ -64,6 +64,29 @@ def kind_controls(tokens: Tokens) -> None:
         lines = [_EXPLAINED[kind].format(n=n) for kind in kinds]
         st.caption("  \n".join(lines) or "Choose at least one way to replace a head's output.")
         _kind_details(kinds)
+        _answer_choice()
+
+
+def _answer_choice() -> None:
+    """Two words to follow, such as " Mary" and " John"."""
+    answers = (*current().answers, "", "")[:2]
+    with st.expander("Follow two answers", expanded=any(answers)):
+        for number, column in enumerate(st.columns(2)):
+            key = f"w_answer_{number}"
+            if st.session_state.get(key) != answers[number] and not st.session_state.get("_answers_partial"):
+                st.session_state[key] = answers[number]
+            with column:
+                st.text_input(("First", "Second")[number], key=key, on_change=_answers_changed, max_chars=60,
+                              placeholder=("␣Mary", "␣John")[number])  # fmt: skip
+        st.caption("Words with their leading space, one token each: the difference of their logits is shown.")
+
+
+def _answers_changed() -> None:
+    words = tuple(st.session_state[f"w_answer_{number}"] for number in (0, 1))
+    given = tuple(word for word in words if word.strip())
+    # One word alone is kept in its field until the other is there.
+    st.session_state["_answers_partial"] = len(given) == 1
+    update(answers=given if len(given) == 2 else ())
 
 
 def _where_choice(tokens: Tokens) -> None:

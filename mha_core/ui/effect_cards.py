@@ -9,6 +9,7 @@ import streamlit as st
 
 from mha_core.effects import (
     PredictionEffect,
+    answer_differences,
     loss_change,
     movement,
     prediction_effect,
@@ -63,6 +64,7 @@ class EffectCards:
         key = ("prediction", *self._identity(), position)
         effect: PredictionEffect = store().small(key, lambda: prediction_effect(self.model, self.runs, position))
         self._numbers(effect)
+        self._answers(position)
         table, says = st.columns([8, 5], gap="medium")
         with table, st.container(border=True):
             what = "Masked word" if self.model.kind == "masked-lm" else "Next word"
@@ -72,12 +74,27 @@ class EffectCards:
                 key=f"words_{self.part}", columns=effect.runs, rows=rows, alt=f"{what}: probability in each run",
                 view_id=self._view_id(),
             )  # fmt: skip
+            self._ranks(effect)
         with says, st.container(border=True):
             st.subheader("What this says", anchor=False)
             for sentence in reading(effect, len(self.off)):
                 st.write(plain(sentence))
         if self.model.kind != "masked-lm":
             self._losses()
+
+    def _ranks(self, effect: PredictionEffect) -> None:
+        if not self.changed:
+            return
+        with st.expander("Ranks and logits"):
+            rows = []
+            for word in effect.words:
+                row: dict[str, object] = {"word": word.word}
+                for number, name in enumerate(effect.runs):
+                    row[f"rank, {name}"] = word.ranks[number]
+                    if number:
+                        row[f"Δ logit, {name}"] = round(word.logits[number] - word.logits[0], 3)
+                rows.append(row)
+            st.dataframe(rows, hide_index=True, alt="Ranks from 1 and changes of logits")
 
     def _numbers(self, effect: PredictionEffect) -> None:
         """Before and after: the clean run's top word, and how far the whole distribution moved."""
@@ -98,6 +115,26 @@ class EffectCards:
                     delta=f"entropy {effect.entropy[0]:.2f} → {effect.entropy[number]:.2f}", delta_color="off",
                     delta_arrow="off",
                     help="How far the whole distribution over next words moved; 0 means nothing changed.",
+                )  # fmt: skip
+
+    def _answers(self, position: int) -> None:
+        """Two words that are followed: the difference of their logits, and how much of it is lost."""
+        answers = current().answers
+        if len(answers) != 2:
+            return
+        try:
+            differences = answer_differences(self.model, self.runs, position, answers)
+        except InputError as error:
+            st.warning(plain(str(error)))
+            return
+        clean = differences[0]
+        with st.container(horizontal=True):
+            for name, value in zip(list(self.runs)[1:] or ["clean"], differences[1:] or differences, strict=True):
+                lost = f"{100 * (1 - value / clean):.0f} % of it lost" if abs(clean) > 1e-6 and self.changed else None
+                st.metric(
+                    plain(f"“{answers[0]}” − “{answers[1]}” logits, {name}"),
+                    f"{clean:.2f} → {value:.2f}" if self.changed else f"{clean:.2f}",
+                    delta=lost, delta_color="off", delta_arrow="off", border=True,
                 )  # fmt: skip
 
     def _losses(self) -> None:

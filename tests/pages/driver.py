@@ -35,10 +35,15 @@ app_test.PagesManager = _AppPages  # type: ignore[misc,assignment,attr-defined]
 class Visitor:
     """One visitor of the app. Models and traces are kept by the process, as on a server."""
 
+    _components: ClassVar[Any] = None
+
     def __init__(self, page: str = "Heads", /, **query: str) -> None:
         self.at = AppTest.from_file(ROOT / "app.py", default_timeout=60)
+        # Looking for components of other packages takes longer than most pages; once is enough.
+        self.at._bidi_component_manager = Visitor._components
         self.at.query_params.update(query)
         self.at.run()
+        Visitor._components = self.at._bidi_component_manager
         if page != "Heads":
             self.open(page)
 
@@ -50,13 +55,16 @@ class Visitor:
         self.at.switch_page(PAGES[page]).run()
 
     def follow(self, **query: str) -> None:
-        """Another address in the same tab: a link, the back button."""
+        """Another address in the same tab: a link, the back button. At least one parameter."""
         self.at.query_params.clear()
         self.at.query_params.update(query)
         self.at.run()
 
-    def type(self, text: str, key: str = "w_text") -> None:
-        """Type into a field of one line, or of several."""
+    def type(self, text: str, key: str = "w_text", seen: dict[str, str] | None = None) -> None:
+        """Type into a field of one line, or of several. seen: an older address that the browser still shows."""
+        if seen is not None:
+            self.at.query_params.clear()
+            self.at.query_params.update(seen)
         fields = [*self.at.text_input, *self.at.sidebar.text_input, *self.at.text_area, *self.at.sidebar.text_area]
         next(field for field in fields if field.key == key).set_value(text).run()
 

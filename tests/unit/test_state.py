@@ -9,15 +9,24 @@ from urllib.parse import parse_qsl, urlencode
 
 import pytest
 
+from mha_core import HeadAblation, Interventions
 from mha_core.examples import EXAMPLES
 from mha_core.ui.state import (
+    DEFAULT_KINDS,
     DEFAULT_MODEL,
     DEFAULT_TEXT,
+    HIDDEN,
     KINDS,
     MAX_NAME,
     MAX_TEXT,
+    MODES,
+    PAIR_PARTS,
+    QUANTITIES,
     RINGS,
+    SCOPES,
+    SITES,
     Panel,
+    SavedPlan,
     ViewState,
     parse_heads,
 )
@@ -50,18 +59,31 @@ def random_panel(rng: random.Random) -> Panel:
     return Panel(
         model=rng.choice(["", "own-layer/96x6/3", "a/b@main"]), text=random_text(rng), pair=random_text(rng),
         site=rng.choice(["", "enc", "cross"]), layer=rng.randrange(40), head=rng.randrange(-1, 20),
-        quantity=rng.choice(["weights", "value"]), off=random_heads(rng), kind=rng.choice(KINDS),
+        quantity=rng.choice(QUANTITIES), off=random_heads(rng), kind=rng.choice(DEFAULT_KINDS),
     )  # fmt: skip
 
 
+def random_plan(rng: random.Random) -> SavedPlan:
+    plan = Interventions(HeadAblation(random_heads(rng) or "L0H0", rng.choice(DEFAULT_KINDS)))
+    return SavedPlan(rng.choice(["plan 1", "a, b", "<b>", "💩"]), plan.to_json(), rng.random() < 0.5)
+
+
 def random_state(rng: random.Random) -> ViewState:
+    def coin() -> bool:
+        return rng.random() < 0.5
+
+    words = [" Mary", " John", "[x", "a,b", '"', "é", "]", "null"]
     return ViewState(
         model=rng.choice([DEFAULT_MODEL, "own-layer/96x6/3", "a/b@main", "/srv/models/my model", "ü", "<script>"]),
-        text=random_text(rng), pair=random_text(rng), other=random_text(rng),
-        site=rng.choice(["", "self", "enc", "dec", "cross"]), layer=rng.randrange(1000), head=rng.randrange(100),
-        query=rng.randrange(-1, 2048), ring=rng.choice(RINGS), off=random_heads(rng), words=rng.random() < 0.5,
-        kinds=rng.choice([(), ("zero",), ("mean",), KINDS]), hide=rng.choice(["", "special", "first"]),
-        panels=tuple(random_panel(rng) for _ in range(rng.randrange(3))), present=rng.random() < 0.5,
+        text=random_text(rng), pair=random_text(rng), other=random_text(rng), lines=random_text(rng),
+        source=random_text(rng), site=rng.choice(SITES), layer=rng.randrange(1000), head=rng.randrange(100),
+        query=rng.randrange(-1, 2048), key=rng.randrange(-1, 2048), ring=rng.choice(RINGS), mode=rng.choice(MODES),
+        quantity=rng.choice(QUANTITIES), words=coin(), hide=rng.choice(HIDDEN), part=rng.choice(PAIR_PARTS), log=coin(),
+        own_range=coin(), off=random_heads(rng), kinds=tuple(kind for kind in KINDS if coin()), denoise=coin(),
+        where=rng.choice(["", "last", "0", "3,5,12"]), factor=rng.choice([0.5, 0.0, -2.0, 1e-3, 1 / 3]),
+        answers=tuple(rng.sample(words, rng.randrange(3))), cells=tuple(rng.sample(["9<4", "10<4", "0<0"], 2)),
+        scope=rng.choice(SCOPES), plans=tuple(random_plan(rng) for _ in range(rng.randrange(3))),
+        panels=tuple(random_panel(rng) for _ in range(rng.randrange(3))), present=coin(),
     )  # fmt: skip
 
 
@@ -97,13 +119,9 @@ def test_only_what_differs_is_in_the_address() -> None:
 
 
 @pytest.mark.parametrize("name", [field.name for field in fields(ViewState)])
-def test_every_field_can_be_in_the_address(name: str) -> None:
+def test_every_choice_can_be_in_the_address(name: str) -> None:
     rng = random.Random(1)
-    seen = {through_url(random_state(rng)).to_query().get(name) for _ in range(50)}
-    others = {"key": "3", "mode": "text", "quantity": "value", "part": "AB", "log": "1", "own_range": "1"}
-    if name in others:  # not among what a random state varies
-        seen.add(ViewState.from_query({name: others[name]}).to_query()[name])
-    assert len(seen) > 1
+    assert len({through_url(random_state(rng)).to_query().get(name) for _ in range(50)}) > 1
 
 
 @pytest.mark.parametrize(
@@ -119,6 +137,9 @@ def test_every_field_can_be_in_the_address(name: str) -> None:
         ({"unknown": "x", "_view_state": "y"}, {}), ({"off": ""}, {}), ({"off": "garbage,,;L1,H3,L1H"}, {}),
         ({"off": "L99H99,garbage,L1H3"}, {"off": ("L99H99", "L1H3")}), ({"off": "L1H3,l1h3, L1H3 "}, {"off": ("L1H3",)}),
         ({"kinds": ""}, {"kinds": ()}), ({"kinds": "mean"}, {"kinds": ("mean",)}), ({"kinds": "mean,zero"}, {}),
+        ({"factor": "nan"}, {}), ({"factor": "1e400"}, {}), ({"factor": "2"}, {"factor": 2.0}), ({"where": "1,x"}, {}),
+        ({"where": "last"}, {"where": "last"}), ({"cells": "9<4,x<1"}, {"cells": ("9<4",)}), ({"plans": "{}"}, {}),
+        ({"answers": "[1, null]"}, {}), ({"answers": "a,b,c"}, {"answers": ("a", "b")}),
         ({"kinds": "mean,foo"}, {"kinds": ("mean",)}), ({"kinds": "foo"}, {}),
     ],
 )  # fmt: skip

@@ -10,7 +10,7 @@ import pytest
 
 from mha_core import palette
 from mha_core.paths import asset
-from mha_core.view import View, max_pool
+from mha_core.view import View, max_pool, to_uint16, top_of_rows
 
 
 def test_a_view_comes_back_as_it_was() -> None:
@@ -18,6 +18,7 @@ def test_a_view_comes_back_as_it_was() -> None:
     arrays: dict[str, np.ndarray] = {
         "thumbnails": rng.integers(0, 256, (2, 3, 5, 7), dtype=np.uint8),  # 210 bytes: then padding
         "maps": rng.random((3, 5, 7), dtype=np.float32),
+        "steps": rng.integers(0, 65536, (3, 3), dtype=np.uint16),  # 18 bytes: padding again
         "places": rng.integers(-9, 9, (4,), dtype=np.int32),
         "empty": np.zeros((0, 3), np.float32),
     }
@@ -110,6 +111,36 @@ def test_pooling_needs_two_axes_and_a_size() -> None:
         max_pool(np.ones((2, 2)), 0)
     with pytest.raises(ValueError, match="1 axes"):
         max_pool(np.ones(4), 2)
+
+
+@pytest.mark.parametrize("scale_to", [(0.0, 1.0), (0.0, 3.7), (-1.0, 1.0)])
+def test_65536_steps_keep_four_digits(scale_to: tuple[float, float]) -> None:
+    low, high = scale_to
+    values = np.random.default_rng(3).uniform(low, high, (64, 64)).astype(np.float32)
+    values[0, :2] = low, high
+    steps = to_uint16(values, scale_to)
+    assert steps.dtype == np.uint16
+    assert steps[0, :2].tolist() == [0, 65535]
+    back = low + steps / 65535 * (high - low)
+    assert np.abs(back - values).max() <= (high - low) / 131_070 * 1.01
+
+
+def test_steps_need_ends_in_order_and_numbers() -> None:
+    with pytest.raises(ValueError, match="low end below"):
+        to_uint16([0.5], (1.0, 0.0))
+    with pytest.raises(ValueError, match="NaN"):
+        to_uint16([0.5, np.nan])
+
+
+def test_the_top_of_rows_is_what_sorting_finds() -> None:
+    weights = np.random.default_rng(4).random((2, 5, 9), dtype=np.float32)
+    values, places = top_of_rows(weights, 4)
+    np.testing.assert_array_equal(values, np.sort(weights, axis=-1)[..., ::-1][..., :4])
+    np.testing.assert_array_equal(np.take_along_axis(weights, places, axis=-1), values)
+    assert places.dtype == np.int32
+    assert top_of_rows(weights, 50)[0].shape == (2, 5, 9)
+    with pytest.raises(ValueError, match="k of at least 1"):
+        top_of_rows(weights, 0)
 
 
 def luminance(colour: str) -> float:
