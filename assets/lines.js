@@ -292,7 +292,10 @@ class Lines {
     head.textContent = "";
     if (!focus) {
       const count = active.reduce((sum, one) => sum + this.strongestEdges(one).edges.length, 0);
-      const each = active.length > 1 ? "strongest edges carry " : `strongest of ${this.data.queries * this.data.keys} edges carry `;
+      const { queries, keys } = this.data;
+      let possible = queries * keys;
+      if (meta.causal) possible = Array.from({ length: queries }, (_, q) => Math.min(q + 1, keys)).reduce((a, b) => a + b, 0);
+      const each = active.length > 1 ? "strongest edges carry " : `strongest of ${possible} edges carry `;
       head.append(`The ${count} ${each}`);
       active.forEach((one, i) => {
         if (i) head.append(", ");

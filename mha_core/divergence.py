@@ -81,7 +81,7 @@ class HeadDistances:
         """What was compared, as a sentence."""
         if len(self.queries) == self.n_queries:
             return f"Mean over all {self.n_queries} rows."
-        return f"Mean over {len(self.queries)} of {self.n_queries:,} rows, evenly spaced: all would take minutes."
+        return f"Mean over {len(self.queries)} of {self.n_queries:,} rows, evenly spaced, to take seconds."
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
         """The matrix, so that NumPy and the functions below take the whole."""

@@ -252,7 +252,7 @@ def _write(path: Path, scores: Scores) -> None:
         handle, name = tempfile.mkstemp(prefix=f".{path.stem}-", suffix=".npz", dir=path.parent)
         try:
             with os.fdopen(handle, "wb") as file:
-                np.savez(file, allow_pickle=False, **scores)
+                np.savez(file, **scores)
             os.replace(name, path)
         finally:
             with contextlib.suppress(OSError):

@@ -20,7 +20,7 @@ from mha_core.model import Model
 from mha_core.norms import value_weighted
 from mha_core.pooling import Displayed, MapOptions, displayed
 from mha_core.trace import Trace
-from mha_core.view import View, max_pool
+from mha_core.view import View, max_pool, to_uint16, top_of_rows
 from mha_core.views import provenance
 
 EXACT_CELLS = 256  # positions a side up to which a whole layer's maps travel cell by cell
@@ -110,17 +110,15 @@ class LayerMaps:
 
     def matrix_view(self, head: int, cell: tuple[int, int] | None = None) -> View:
         """One head's map, every cell of it."""
-        array = self.array[head]
-        high = self.range[1]
+        array: NDArray[Any] = self.array[head]
         meta = self._meta("matrix", head) | {
             "alt": f"Map of {self.name(head)}: {self._size()}. Arrow keys move over the cells.",
             "title": self.name(head),
             "cell": None if cell is None else list(cell),
             "off": head in self._off(),
         }
-        if self.is_long:  # 16 bits are exact to the fifth digit, and half the bytes
-            array = np.rint(np.clip(array / high, 0, 1) * 65535).astype(np.uint16)
-            meta["scale_to"] = high
+        if self.is_long:  # exact to the fifth digit, in half the bytes
+            array, meta["scale_to"] = to_uint16(array, self.range), list(self.range)
         return View("matrix", {"map": array}, meta, self._provenance([head]))
 
     def text_view(self, selected: int, query: int) -> View:
@@ -128,11 +126,8 @@ class LayerMaps:
         n_heads = len(self.array)
         arrays: dict[str, NDArray[Any]] = {"maps": self.array}
         if self.is_long:
-            keys = np.argpartition(self.array, -TEXT_KEYS, axis=-1)[..., -TEXT_KEYS:]
-            arrays = {
-                "top_values": np.take_along_axis(self.array, keys, axis=-1),
-                "top_keys": keys.astype(np.int32),
-            }
+            values, keys = top_of_rows(self.array, TEXT_KEYS)
+            arrays = {"top_values": values, "top_keys": keys}
         meta = self._meta("text") | {
             "alt": f"Where each of the {n_heads} heads of layer {self.layer} looks from a token. Arrow keys choose it.",
             "titles": [self.name(head) for head in range(n_heads)],
@@ -152,23 +147,19 @@ class LayerMaps:
         }
         arrays: dict[str, NDArray[Any]] = {"maps": self.array[[head]]}
         if self.is_long:
-            keys = np.argpartition(self.array[head], -TEXT_KEYS, axis=-1)[:, -TEXT_KEYS:]
-            arrays = {
-                "top_values": np.take_along_axis(self.array[head], keys, axis=-1)[None],
-                "top_keys": keys.astype(np.int32)[None],
-            }
+            values, keys = top_of_rows(self.array[[head]], TEXT_KEYS)
+            arrays = {"top_values": values, "top_keys": keys}
         return View("lines", arrays, meta, self._provenance([head]))
 
     def average_view(self) -> View:
         """The average of the layer's heads, for the place that shows what averaging hides."""
-        array = self.array.mean(axis=0)
+        array: NDArray[Any] = self.array.mean(axis=0)
         meta = self._meta("matrix") | {
             "alt": f"Average over the {len(self.array)} heads of layer {self.layer}: {self._size()}.",
             "title": f"average of the {len(self.array)} heads",
         }
         if self.is_long:
-            array = np.rint(np.clip(array / self.range[1], 0, 1) * 65535).astype(np.uint16)
-            meta["scale_to"] = self.range[1]
+            array, meta["scale_to"] = to_uint16(array, self.range), list(self.range)
         made = self._provenance() | {"quantity": f"average over heads of {QUANTITIES[self.look.quantity]}"}
         return View("matrix", {"map": array}, meta, made)
 

@@ -176,7 +176,7 @@ def _sweep_map(shared: Shared, sweeps: dict[str, HeadSweep], kind: str, site: st
         shared.model, shared.trace, site=site, sweep=sweep.method, metric=METRICS[sweep.metric], kind=kind,
         baseline=sweep.baseline,
     )  # fmt: skip
-    view = View("matrix", {"map": np.nan_to_num(effects)}, meta, made)
+    view = View("matrix", {"map": effects}, meta, made)
     st.write(plain(f"{kind}: exact, {sweep.done} of {sweep.total} heads in {sweep.seconds:.1f} s"))
     components.matrix(
         view, key=f"sweep_{kind}_{part}", on_cell=lambda layer, head: toggle_head(str(HeadRef(layer, head, site)))

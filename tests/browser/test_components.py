@@ -326,6 +326,19 @@ def test_a_right_to_left_word_keeps_the_line_in_order(page: Page, serve: Serve) 
     assert order == sorted(order)
 
 
+def test_scales_are_stated_and_pictures_offered(page: Page, serve: Serve) -> None:
+    open_maps(page, serve)
+    overview, layer = page.locator(".hs-maps[data-kind=overview]"), page.locator(".hs-maps[data-kind=layer]")
+    for view in (overview, layer):
+        expect(view.locator(".hs-num")).to_have_text(["0", "1"])
+        for kind in ("PNG", "SVG"):
+            expect(view.get_by_role("button", name=f"{kind} picture")).to_be_visible()
+    expect(overview.locator(".hs-note")).to_have_text("ring: first token 0–1")
+    with page.expect_download() as waiting:
+        overview.get_by_role("button", name="PNG picture").click()
+    assert waiting.value.suggested_filename == "headscope_all-12-heads_overview.png"
+
+
 def test_hovering_marks_the_same_cell_in_every_panel(page: Page, serve: Serve) -> None:
     open_maps(page, serve)
     expect(page.locator(".hs-sub").first).to_have_text("0.47 first token")

@@ -21,6 +21,7 @@ from playwright.sync_api import Locator, Page, expect
 
 from mha_core import palette
 from mha_core.standalone import to_html
+from mha_core.ui import components
 from mha_core.view import View, to_uint16, top_of_rows
 from tests.browser.apps import synthetic
 
@@ -100,6 +101,71 @@ def scale(value: float, colours: list[str], low: float = 0, high: float = 1) -> 
 def near(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
     """The same colour, rounding of a half left to the browser."""
     return max(abs(x - y) for x, y in zip(a[:3], b[:3], strict=True)) <= 1
+
+
+# ---------------------------------------------------------------- what Python believes
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[object]]:
+    """Mount a widget whose browser says something; gives what its listeners heard and what it returned."""
+
+    def tell(widget: str, view: View, event: str, value: object) -> list[object]:
+        heard: list[object] = []
+        listeners = {"matrix": ["on_cell"], "text": ["on_select", "on_query"], "lines": ["on_select"]}[widget]
+        said = {event: value}
+
+        def mount(**given: Any) -> dict[str, object]:
+            given[f"on_{event}_change"]()
+            return said
+
+        monkeypatch.setattr(components, "_component", lambda name: mount)
+        monkeypatch.setattr(components.st, "session_state", {"w": said})
+        call = {name: lambda *heard_values: heard.append(heard_values) for name in listeners}
+        heard.append(getattr(components, widget)(view, key="w", **call))
+        return heard
+
+    return tell
+
+
+@pytest.mark.parametrize(
+    ("widget", "event", "value", "heard"),
+    [
+        ("matrix", "cell", {"query": 7, "key": 2}, [(7, 2), (7, 2)]),
+        ("matrix", "cell", {"query": 7, "key": 14}, [None]),
+        ("matrix", "cell", {"query": True, "key": 0}, [None]),
+        ("matrix", "cell", {"query": "7", "key": 2}, [None]),
+        ("matrix", "cell", None, [None]),
+        ("text", "select", {"head": 11}, [(11,), 11]),
+        ("text", "select", {"head": 12}, [None]),
+        ("text", "query", {"query": 13}, [(13,), None]),
+        ("text", "query", {"query": None}, [(None,), None]),
+        ("text", "query", {"query": 14}, [None]),
+        ("text", "query", {"query": -1}, [None]),
+        ("text", "query", {}, [None]),
+        ("lines", "select", {"head": 0}, [(0,), 0]),
+        ("lines", "select", {"head": 0.5}, [None]),
+    ],
+)
+def test_only_places_that_exist_are_believed(
+    told: Callable[..., list[object]], widget: str, event: str, value: object, heard: list[object]
+) -> None:
+    assert told(widget, sample(widget), event, value) == heard
+
+
+@pytest.mark.parametrize(
+    ("widget", "view", "message"),
+    [
+        ("matrix", View("text", {}), "draws views of kind 'matrix'"),
+        ("matrix", View("matrix", {"map": np.zeros((2, 3, 3))}), r"map \[query, key\]"),
+        ("text", View("text", {"maps": np.zeros((3, 3))}), r"needs maps \[head, query, key\]"),
+        ("text", View("text", {"top_values": np.zeros((1, 3, 2))}), "top_values and top_keys of one shape"),
+        ("lines", View("lines", {}), "it has neither"),
+    ],
+)
+def test_views_that_do_not_fit_are_refused_in_a_sentence(widget: str, view: View, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        getattr(components, widget)(view, key="w")
 
 
 # ---------------------------------------------------------------- text
@@ -560,6 +626,8 @@ def test_lines_draw_the_strongest_edges_and_state_their_mass(offline: Callable[.
     expect(page.locator(".hs-edges").first.locator("path")).to_have_count(20)
     top = np.sort(view.arrays["maps"][3].ravel())[-20:].sum() / 14
     expect(page.locator(".hs-from")).to_contain_text(f"carry {top:.2f} of")
+    page = offline(sample("lines", causal=True))
+    expect(page.locator(".hs-from")).to_contain_text("strongest of 105 edges")  # the future has none
 
 
 @pytest.mark.parametrize(("side", "axis"), [("query", 0), ("key", 1)])

@@ -10,18 +10,11 @@ import pytest
 import torch
 
 from mha_core import HeadAblation, Model, Trace, load_model
+from mha_core.maps import EXACT_CELLS, TEXT_KEYS, LayerMaps, Look
+from mha_core.norms import value_weighted
+from mha_core.pooling import MapOptions
 from mha_core.view import View, max_pool
-from mha_core.views import (
-    EXACT_CELLS,
-    THUMBNAIL,
-    Overview,
-    layer_view,
-    overview_view,
-    provenance,
-    token_view,
-    top_keys,
-    whole_words,
-)
+from mha_core.views import THUMBNAIL, Overview, overview_view, provenance, top_keys, whole_words
 from tests.tiny import tiny_model_dir
 
 TEXT = "The animal crossed the road because it was frightened."
@@ -62,11 +55,20 @@ def travelled(view: View) -> View:
     return View.unpack(view.pack())
 
 
+def maps_of(model: Model, trace: Trace, layer: int, site: str = "self", **look: object) -> LayerMaps:
+    return LayerMaps(model, trace, site, layer, Look(**look))  # type: ignore[arg-type]
+
+
+def ringed(overview: Overview, model: Model, trace: Trace, ring: str, site: str = "self") -> View:
+    place = {"layer": 1 if site == "self" else 0, "head": 3}
+    return overview_view(overview, model, trace, site=site, ring=ring, values=overview.values(ring), **place)
+
+
 # ---------------------------------------------------------------- one layer's heads
 
 
 def test_a_short_layer_travels_exactly(llama: Model, trace: Trace) -> None:
-    view = travelled(layer_view(llama, trace, site="self", layer=1, selected=2))
+    view = travelled(maps_of(llama, trace, 1).grid_view(2, "first"))
     np.testing.assert_array_equal(view.arrays["maps"], trace.weights(1).numpy())
     assert view.meta["query_labels"] == view.meta["key_labels"] == list(trace.tokens.labels)
     assert view.meta["block"] == [1, 1]
@@ -76,19 +78,19 @@ def test_a_short_layer_travels_exactly(llama: Model, trace: Trace) -> None:
 
 
 def test_one_head_alone_is_the_same_map(llama: Model, trace: Trace) -> None:
-    view = layer_view(llama, trace, site="self", layer=1, heads=[2], selected=2)
-    np.testing.assert_array_equal(view.arrays["maps"][0], trace.weights(1)[2].numpy())
-    assert (view.meta["titles"], view.meta["selected_head"]) == (["H2"], 0)
+    view = travelled(maps_of(llama, trace, 1).matrix_view(2, (4, 3)))
+    np.testing.assert_array_equal(view.arrays["map"], trace.weights(1)[2].numpy())
+    assert (view.meta["title"], view.meta["cell"]) == ("L1H2", [4, 3])
 
 
 def test_heads_are_never_averaged(llama: Model, trace: Trace) -> None:
-    maps = layer_view(llama, trace, site="self", layer=0).arrays["maps"]
+    maps = maps_of(llama, trace, 0).grid_view(0, "first").arrays["maps"]
     assert maps.shape[0] == 4
     assert not any(np.allclose(maps[head], maps.mean(axis=0), atol=1e-3) for head in range(4))
 
 
 def test_a_long_layer_is_pooled_by_its_maximum_and_says_so(tiny: Callable[[str], Model], long: Trace) -> None:
-    view = travelled(layer_view(tiny("own"), long, site="self", layer=0))
+    view = travelled(maps_of(tiny("own"), long, 0).grid_view(0, "first"))
     weights = long.weights(0).numpy()
     assert weights.shape[1] > EXACT_CELLS
     assert view.meta["block"] == [2, 2]
@@ -99,15 +101,15 @@ def test_a_long_layer_is_pooled_by_its_maximum_and_says_so(tiny: Callable[[str],
 
 def test_switched_off_heads_are_marked(llama: Model) -> None:
     trace = llama.run(TEXT, HeadAblation(["L1H3", "L0H1"]))
-    assert layer_view(llama, trace, site="self", layer=1).meta["off"] == [3]
-    assert layer_view(llama, trace, site="self", layer=0).meta["off"] == [1]
-    assert layer_view(llama, trace, site="self", layer=1, heads=[2, 3]).meta["off"] == [1]
+    assert maps_of(llama, trace, 1).grid_view(0, "first").meta["off"] == [3]
+    assert maps_of(llama, trace, 0).grid_view(0, "first").meta["off"] == [1]
+    assert [maps_of(llama, trace, 1).matrix_view(head).meta["off"] for head in (2, 3)] == [False, True]
 
 
 def test_cross_attention_has_two_texts(tiny: Callable[[str], Model]) -> None:
     model = tiny("bart")
     trace = model.run(TEXT, target="I love")
-    view = travelled(layer_view(model, trace, site="cross", layer=0, ring="previous"))
+    view = travelled(maps_of(model, trace, 0, "cross").grid_view(0, "previous"))
     assert trace.source_tokens is not None
     assert view.meta["query_labels"] == list(trace.tokens.labels)
     assert view.meta["key_labels"] == list(trace.source_tokens.labels)
@@ -140,15 +142,16 @@ def test_long_thumbnails_keep_the_largest_weight_of_each_block(tiny: Callable[[s
     assert max(overview.maps.shape[2:]) <= THUMBNAIL
     expected = max_pool(long.weights(0).numpy(), THUMBNAIL)[0]
     np.testing.assert_array_equal(overview.maps[0], np.rint(255 * expected).astype(np.uint8))
-    view = overview_view(overview, tiny("own"), long, site="self", ring="first", layer=0, head=0)
+    view = ringed(overview, tiny("own"), long, "first")
     assert "each cell the largest weight of 10 × 10 positions" in view.meta["alt"]
 
 
-def test_the_overview_rings_the_measure_that_was_asked_for(llama: Model, trace: Trace) -> None:
+def test_the_overview_rings_the_measure_that_was_asked_for(llama: Model) -> None:
+    trace = llama.run(TEXT, HeadAblation(["L0H2"]))
     overview = Overview.of(trace, "self")
     assert {"first", "previous", "self", "entropy"} <= set(overview.measures)
     for ring, measure in overview.measures.items():
-        view = travelled(overview_view(overview, llama, trace, site="self", ring=ring, layer=1, head=3, off=["L0H2"]))
+        view = travelled(ringed(overview, llama, trace, ring))
         np.testing.assert_allclose(view.arrays["values"], overview.values(ring))
         assert view.meta["values_label"] == measure.name
         low, high = view.meta["values_range"]
@@ -158,40 +161,64 @@ def test_the_overview_rings_the_measure_that_was_asked_for(llama: Model, trace: 
 
 def test_cross_attention_has_only_measures_that_need_no_square(tiny: Callable[[str], Model]) -> None:
     model = tiny("bart")
-    trace = model.run(TEXT, target="I love")
+    trace = model.run(TEXT, HeadAblation(["cross.L0H1", "enc.L0H2"]), target="I love")
     overview = Overview.of(trace, "cross")
     assert "first" in overview.measures
     assert not any(measure.needs_square for measure in overview.measures.values())
-    off = ["cross.L0H1", "enc.L0H2"]
-    view = overview_view(overview, model, trace, site="cross", ring="previous", layer=0, head=0, off=off)
+    view = ringed(overview, model, trace, "first", "cross")
     assert view.meta["values_label"] == "first token"
     assert view.meta["site_prefix"] == "cross."
     assert view.meta["off"] == [[0, 1]]
 
 
-# ---------------------------------------------------------------- one token's row
+# ---------------------------------------------------------------- other ways to look
 
 
-def test_a_tokens_row_is_read_from_every_head(llama: Model, trace: Trace) -> None:
-    view = travelled(token_view(llama, trace, site="self", layer=1, query=4))
-    np.testing.assert_array_equal(view.arrays["maps"][0], trace.weights(1)[:, 4].numpy())
-    assert view.meta["query_labels"] == ["H0", "H1", "H2", "H3"]
-    assert view.meta["key_labels"] == list(trace.tokens.labels)
-    assert trace.tokens.labels[4] in view.meta["caption"]
+def test_the_text_view_carries_every_heads_rows(llama: Model, trace: Trace) -> None:
+    view = travelled(maps_of(llama, trace, 1).text_view(2, 4))
+    np.testing.assert_array_equal(view.arrays["maps"], trace.weights(1).numpy())
+    assert view.meta["titles"] == ["L1H0", "L1H1", "L1H2", "L1H3"]
+    assert (view.meta["row_selected"], view.meta["query"]) == (2, 4)
 
 
-def test_a_long_row_is_pooled_along_its_keys_only(tiny: Callable[[str], Model], long: Trace) -> None:
-    view = token_view(tiny("own"), long, site="self", layer=0, query=299)
-    assert view.meta["block"] == [1, 2]
-    assert view.arrays["maps"].shape == (1, 4, 150)
-    assert view.arrays["maps"][0, 2, 5] == long.weights(0)[2, 299, 10:12].max()
+def test_a_long_text_view_keeps_each_querys_strongest_keys(tiny: Callable[[str], Model], long: Trace) -> None:
+    view = travelled(maps_of(tiny("own"), long, 0).text_view(0, 0))
+    values, keys = view.arrays["top_values"], view.arrays["top_keys"]
+    weights = long.weights(0).numpy()
+    assert values.shape == keys.shape == (4, 300, TEXT_KEYS)
+    np.testing.assert_array_equal(values, np.take_along_axis(weights, keys, axis=-1))
+    np.testing.assert_allclose(np.sort(values), np.sort(weights)[..., -TEXT_KEYS:])
 
 
-def test_the_last_block_of_a_row_may_be_short(tiny: Callable[[str], Model]) -> None:
-    trace = tiny("own").run(" ".join(f"word{n}" for n in range(257)))
-    view = token_view(tiny("own"), trace, site="self", layer=0, query=0)
-    assert view.arrays["maps"].shape == (1, 4, 129)
-    assert view.arrays["maps"][0, 1, 128] == trace.weights(0)[1, 0, 256]
+def test_a_long_matrix_is_exact_to_the_fifth_digit(tiny: Callable[[str], Model], long: Trace) -> None:
+    view = travelled(maps_of(tiny("own"), long, 0).matrix_view(1))
+    assert view.arrays["map"].dtype == np.uint16
+    low, high = view.meta["scale_to"]
+    assert low == 0
+    np.testing.assert_allclose(view.arrays["map"] / 65535 * high, long.weights(0)[1].numpy(), atol=8e-6 * high)
+
+
+def test_value_weighted_maps_have_their_own_range_and_say_so(llama: Model, trace: Trace) -> None:
+    maps = maps_of(llama, trace, 1, quantity="value")
+    view = maps.grid_view(0, "first")
+    np.testing.assert_allclose(view.arrays["maps"], value_weighted(trace, 1).numpy(), rtol=1e-6)
+    assert view.meta["range"] == [0, pytest.approx(float(view.arrays["maps"].max()))]
+    assert any("Kobayashi" in note for note in maps.notes())
+
+
+def test_hiding_never_renormalises_and_says_how_much_is_hidden(llama: Model, trace: Trace) -> None:
+    maps = maps_of(llama, trace, 1, options=MapOptions(hide="first"))
+    expected = trace.weights(1)[:, 1:, 1:].numpy()
+    np.testing.assert_allclose(maps.grid_view(0, "first").arrays["maps"], expected, rtol=1e-6)
+    assert maps.notes()[0]
+    assert maps.query_index(5) == 4
+
+
+def test_an_average_is_only_there_under_its_name(llama: Model, trace: Trace) -> None:
+    view = maps_of(llama, trace, 1).average_view()
+    np.testing.assert_allclose(view.arrays["map"], trace.weights(1).mean(dim=0).numpy(), rtol=1e-5, atol=1e-7)
+    assert "average" in view.meta["title"]
+    assert "average" in view.provenance["quantity"]
 
 
 # ---------------------------------------------------------------- the table
@@ -226,9 +253,11 @@ def test_tokens_are_listed_with_their_positions_and_words(tiny: Callable[[str], 
 def test_every_view_says_what_made_it(llama: Model) -> None:
     trace = llama.run(TEXT, HeadAblation(["L1H3"]))
     views = [
-        overview_view(Overview.of(trace, "self"), llama, trace, site="self", ring="first", layer=0, head=0),
-        layer_view(llama, trace, site="self", layer=1),
-        token_view(llama, trace, site="self", layer=1, query=0),
+        ringed(Overview.of(trace, "self"), llama, trace, "first"),
+        maps_of(llama, trace, 1).grid_view(0, "first"),
+        maps_of(llama, trace, 1).matrix_view(0),
+        maps_of(llama, trace, 1).text_view(0, 0),
+        maps_of(llama, trace, 1).lines_view(0),
     ]
     for view in views:
         made = travelled(view).provenance
@@ -251,12 +280,12 @@ def test_another_run_has_another_identity(llama: Model, trace: Trace) -> None:
     def identities(of: Trace) -> set[str]:
         overview = Overview.of(of, "self")
         return {
-            overview_view(overview, llama, of, site="self", ring="first", layer=0, head=0).meta["id"],
-            layer_view(llama, of, site="self", layer=0).meta["id"],
-            layer_view(llama, of, site="self", layer=1).meta["id"],
-            layer_view(llama, of, site="self", layer=1, heads=[2]).meta["id"],
-            token_view(llama, of, site="self", layer=1, query=0).meta["id"],
-            token_view(llama, of, site="self", layer=1, query=1).meta["id"],
+            ringed(overview, llama, of, "first").meta["id"],
+            maps_of(llama, of, 0).grid_view(0, "first").meta["id"],
+            maps_of(llama, of, 1).grid_view(0, "first").meta["id"],
+            maps_of(llama, of, 1).matrix_view(2).meta["id"],
+            maps_of(llama, of, 1).matrix_view(1).meta["id"],
+            maps_of(llama, of, 1).text_view(0, 1).meta["id"],
         }
 
     clean, ablated = identities(trace), identities(llama.run(TEXT, HeadAblation(["L0H1"])))
@@ -269,7 +298,7 @@ def test_another_run_has_another_identity(llama: Model, trace: Trace) -> None:
 def test_hostile_text_travels_as_it_is(family: str, tiny: Callable[[str], Model]) -> None:
     model = tiny(family)
     trace = model.run(HOSTILE)
-    view = travelled(layer_view(model, trace, site="self", layer=0))
+    view = travelled(maps_of(model, trace, 0).grid_view(0, "first"))
     assert view.provenance["text"] == HOSTILE
     assert view.meta["key_labels"] == list(trace.tokens.labels)
     json.dumps(view.meta, allow_nan=False)
