@@ -75,7 +75,7 @@ def to_npz(view: View) -> bytes:
     """A compressed NumPy archive without pickles."""
     buffer = io.BytesIO()
     texts = {"provenance": np.array(json.dumps(dict(view.provenance))), "meta": np.array(json.dumps(_meta(view)))}
-    np.savez_compressed(buffer, **_arrays(view), **texts)
+    np.savez_compressed(buffer, **_arrays(view), **texts)  # type: ignore[arg-type]
     return buffer.getvalue()
 
 

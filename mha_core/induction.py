@@ -252,7 +252,7 @@ def _write(path: Path, scores: Scores) -> None:
         handle, name = tempfile.mkstemp(prefix=f".{path.stem}-", suffix=".npz", dir=path.parent)
         try:
             with os.fdopen(handle, "wb") as file:
-                np.savez(file, **scores)
+                np.savez(file, **scores)  # type: ignore[arg-type]
             os.replace(name, path)
         finally:
             with contextlib.suppress(OSError):

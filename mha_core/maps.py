@@ -128,6 +128,7 @@ class LayerMaps:
         if self.is_long:
             values, keys = top_of_rows(self.array, TEXT_KEYS)
             arrays = {"top_values": values, "top_keys": keys}
+        arrays["row_mass"] = np.asarray(self.data.shown + self.data.hidden, dtype=np.float32)
         meta = self._meta("text") | {
             "alt": f"Where each of the {n_heads} heads of layer {self.layer} looks from a token. Arrow keys choose it.",
             "titles": [self.name(head) for head in range(n_heads)],
@@ -191,6 +192,9 @@ class LayerMaps:
             "key_labels": list(data.key_labels),
             "query_hovers": list(data.query_hovers),
             "key_hovers": list(data.key_hovers),
+            "query_positions": list(data.query_positions),
+            "key_positions": list(data.key_positions),
+            "note": data.note,
             "range": list(self.range),
             "scale": "log" if self.look.log else "linear",
             "log_floor": 1e-4 * self.range[1],

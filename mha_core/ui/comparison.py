@@ -151,6 +151,7 @@ def _draw_panel(number: int, item: DrawnPanel) -> None:
     st.text(item.maps.trace.site_tokens(item.maps.site)[0].text[:160])
     if item.head == WHOLE_LAYER:
         view = item.maps.grid_view(-1, "first")
+        view = replace(view, meta={**view.meta, "group": "compare"})
         components.layer_maps(
             view, key=f"panel_{number}_layer", on_select=lambda head: set_panel(number, head=head)
         )
