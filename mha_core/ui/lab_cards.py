@@ -170,7 +170,8 @@ def _sweep_map(shared: Shared, sweeps: dict[str, HeadSweep], kind: str, site: st
         "alt": f"Effect of each head under {kind}, {n_layers} layers (rows) by {n_heads} heads (columns)",
         "title": f"{kind}, {sweep.done} of {sweep.total} heads", "query_labels": [f"L{i}" for i in range(n_layers)],
         "key_labels": [f"H{i}" for i in range(n_heads)], "range": [-top if diverging else 0.0, top], "scale": "linear",
-        "diverging": diverging, "causal": False, "query_axis": "layer", "key_axis": "head", "unit": sweep.metric, "caption": "layers (rows) by heads (columns)",
+        "diverging": diverging, "causal": False, "query_axis": "layer", "key_axis": "head",
+        "unit": sweep.metric, "caption": "layers (rows) by heads (columns)",
     }  # fmt: skip
     made = provenance(
         shared.model, shared.trace, site=site, sweep=sweep.method, metric=METRICS[sweep.metric], kind=kind,
