@@ -17,7 +17,7 @@ def shown() -> dict[str, Any]:
     """The names that all Python examples leave behind, run in order as in one notebook."""
     names: dict[str, Any] = {}
     for block in re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL):
-        exec(compile(block, "README.md", "exec"), names)  # noqa: S102
+        exec(compile(block, "README.md", "exec"), names)
     return names
 
 
