@@ -596,7 +596,7 @@ class Picture {
     this.title = String(meta.title || one || this.body.title || all || meta.alt || kind);
     // a head is a head in the file's name too
     this.name = ["headscope", slug(provenance.model || ""), slug(this.title).replace(/\bl(\d+)h(\d+)\b/g, "L$1H$2"), kind]
-      .filter(Boolean)
+      .filter((part, i, parts) => part && part !== parts[i - 1])
       .join("_");
     this.pad = 20;
     this.width = Math.ceil(Math.max(this.body.width, 420)) + 2 * this.pad;

@@ -81,7 +81,7 @@ class Lines {
     this.buildChips();
     this.build();
     const notes = [meta.caption || "queries on the left look at keys on the right"];
-    if (!this.data.full) notes.push(`only each query’s ${this.data.k} strongest keys travelled`);
+    if (!this.data.full) notes.push(`each query brings only its ${this.data.k} strongest keys`);
     look.caption(meta, notes);
   }
 
@@ -295,7 +295,7 @@ class Lines {
       const { queries, keys } = this.data;
       let possible = queries * keys;
       if (meta.causal) possible = Array.from({ length: queries }, (_, q) => Math.min(q + 1, keys)).reduce((a, b) => a + b, 0);
-      const each = active.length > 1 ? "strongest edges carry " : `strongest of ${possible} edges carry `;
+      const each = active.length > 1 ? "strongest edges carry " : `strongest of ${possible.toLocaleString("en")} edges carry `;
       head.append(`The ${count} ${each}`);
       active.forEach((one, i) => {
         if (i) head.append(", ");

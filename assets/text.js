@@ -82,7 +82,7 @@ class Text {
     this.paint(true);
     const notes = [meta.caption || (this.compact ? "each strip is one head, each point a token" : "each line is one head")];
     if (meta.causal) notes.push("later tokens are closed");
-    if (!this.data.full) notes.push(`only each row’s ${this.data.k} strongest keys travelled`);
+    if (!this.data.full) notes.push(`each row brings only its ${this.data.k} strongest keys`);
     look.caption(meta, notes);
   }
 

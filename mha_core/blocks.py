@@ -21,9 +21,10 @@ BlockKey = tuple[str, int]  # stack ("self", "enc", "dec"), layer
 
 @dataclass
 class CleanBlocks:
-    """What the blocks took in and gave back in the clean run, a batch of one."""
+    """What the blocks took in and gave back in the clean run, a batch of one. calls: all their arguments."""
 
     inputs: dict[BlockKey, Tensor] = field(default_factory=dict)
+    calls: dict[BlockKey, tuple[tuple[Any, ...], dict[str, Any]]] = field(default_factory=dict)
     outputs: dict[BlockKey, Any] = field(default_factory=dict)
 
 
@@ -53,6 +54,7 @@ class Wavefront:
         hidden: Tensor = args[0] if args else kwargs["hidden_states"]
         if self.record:
             self.clean.inputs[key] = hidden
+            self.clean.calls[key] = (args, kwargs)
             self.clean.outputs[key] = output = original(*args, **kwargs)
             return output
         start = min(self.joins)

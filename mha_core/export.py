@@ -94,7 +94,9 @@ def _arrays(view: View) -> dict[str, NDArray[Any]]:
     for name, given in view.arrays.items():
         array = np.asarray(given)
         if array.dtype == np.uint16 and "scale_to" in view.meta:
-            array = (array / _UINT16 * view.meta["scale_to"]).astype(np.float32)
+            ends = view.meta["scale_to"]
+            low, high = ends if isinstance(ends, (list, tuple)) else (0.0, ends)
+            array = (low + array / _UINT16 * (high - low)).astype(np.float32)
         elif array.dtype == np.uint8 and name in ("maps", "map"):
             array = (array / 255).astype(np.float32)
         elif array.dtype == np.float64:

@@ -108,8 +108,8 @@ class LayerMaps:
         }
         return View("layer", {"maps": array}, meta, self._provenance())
 
-    def matrix_view(self, head: int, cell: tuple[int, int] | None = None) -> View:
-        """One head's map, every cell of it."""
+    def matrix_view(self, head: int, cell: tuple[int, int] | None = None, exact: bool = False) -> View:
+        """One head's map, every cell of it. exact: float32 also where a long text's map travels in 16 bits."""
         array: NDArray[Any] = self.array[head]
         meta = self._meta("matrix", head) | {
             "alt": f"Map of {self.name(head)}: {self._size()}. Arrow keys move over the cells.",
@@ -117,7 +117,7 @@ class LayerMaps:
             "cell": None if cell is None else list(cell),
             "off": head in self._off(),
         }
-        if self.is_long:  # exact to the fifth digit, in half the bytes
+        if self.is_long and not exact:  # exact to the fifth digit, in half the bytes
             array, meta["scale_to"] = to_uint16(array, self.range), list(self.range)
         return View("matrix", {"map": array}, meta, self._provenance([head]))
 
@@ -139,17 +139,20 @@ class LayerMaps:
         return View("text", arrays, meta, self._provenance())
 
     def lines_view(self, head: int, edges: int = 400) -> View:
-        """One head as lines from queries to keys, the strongest ones."""
+        """A head as lines from queries to keys, the strongest ones; on a short text the layer's others can be added."""
+        heads = [head] if self.is_long else list(range(len(self.array)))
+        arrays: dict[str, NDArray[Any]] = {"maps": self.array[heads]}
+        if self.is_long:
+            values, keys = top_of_rows(self.array[heads], TEXT_KEYS)
+            arrays = {"top_values": values, "top_keys": keys}
+        arrays["row_mass"] = np.asarray((self.data.shown + self.data.hidden)[heads], dtype=np.float32)
         meta = self._meta("lines", head) | {
             "alt": f"Lines of {self.name(head)} from queries to keys: {self._size()}.",
             "title": self.name(head),
-            "titles": [self.name(head)],
+            "titles": [self.name(number) for number in heads],
+            "row_selected": heads.index(head),
             "edges": edges,
         }
-        arrays: dict[str, NDArray[Any]] = {"maps": self.array[[head]]}
-        if self.is_long:
-            values, keys = top_of_rows(self.array[[head]], TEXT_KEYS)
-            arrays = {"top_values": values, "top_keys": keys}
         return View("lines", arrays, meta, self._provenance([head]))
 
     def average_view(self) -> View:
@@ -162,6 +165,22 @@ class LayerMaps:
         if self.is_long:
             array, meta["scale_to"] = to_uint16(array, self.range), list(self.range)
         made = self._provenance() | {"quantity": f"average over heads of {QUANTITIES[self.look.quantity]}"}
+        return View("matrix", {"map": array}, meta, made)
+
+    def difference_view(self, after: LayerMaps, head: int) -> View:
+        """One head's map of another run of the same tokens minus this one's."""
+        array = after.array[head] - self.array[head]
+        top = max(float(np.abs(array).max(initial=0.0)), 1e-6)
+        meta = self._meta("difference", head) | {
+            "id": f"difference|{self.site}|{self.layer}|{head}|{hash(after.trace.interventions) & 0xFFFFFFFF:x}",
+            "alt": f"{self.name(head)}, after minus before: {self._size()}.",
+            "title": f"{self.name(head)}, after − before",
+            "range": [-top, top],
+            "scale": "linear",
+            "diverging": True,
+            "unit": "difference of weights",
+        }
+        made = self._provenance([head]) | {"after": str(after.trace.interventions)}
         return View("matrix", {"map": array}, meta, made)
 
     def name(self, head: int) -> str:

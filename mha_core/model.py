@@ -330,6 +330,11 @@ class PretrainedModel(Model):
         with self._tokenizer_lock:
             return piece_surface(self.tokenizer, token_id)
 
+    def decode(self, ids: list[int]) -> str:
+        """Ids as text, with the model's own marks."""
+        with self._tokenizer_lock:
+            return str(self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
+
     def token_id(self, surface: str) -> int:
         """The one token that `surface` (" Mary") is.
 
@@ -405,9 +410,7 @@ class PretrainedModel(Model):
 
     def _greedy(self, source: Tokens) -> tuple[int, ...]:
         """The decoder's input for the model's own greedy output, from its start token on."""
-        config = self.hf.generation_config
-        ends = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
-        ids = [_first(config.decoder_start_token_id, config.bos_token_id, config.pad_token_id, 0)]
+        ids = [self.start_token]
         arguments, _ = batch_arguments([RunInputs(source)])
         with torch.inference_mode(), running(Call(self.slots, record=False)):
             encoded = self.hf.get_encoder()(**{k: v for k, v in arguments.items() if k != "token_type_ids"})
@@ -416,19 +419,29 @@ class PretrainedModel(Model):
             call = Call(self.slots, record=False)
             logits = self.call_in(call, arguments, {"input_ids": torch.tensor([ids])})["logits"]
             best = int(logits[0, -1].argmax())
-            if best in ends:
+            if best in self.end_tokens:
                 break
             ids.append(best)
         return tuple(ids)
 
-    def _target_ids(self, target: str) -> tuple[int, ...]:
+    @property
+    def start_token(self) -> int:
+        """What a decoder's target starts with, in an encoder-decoder."""
         config = self.hf.generation_config
+        return _first(config.decoder_start_token_id, config.bos_token_id, config.pad_token_id, 0)
+
+    @property
+    def end_tokens(self) -> tuple[int, ...]:
+        """After which a model has said what it had to say."""
+        ends = self.hf.generation_config.eos_token_id
+        return tuple(ends) if isinstance(ends, list) else () if ends is None else (ends,)
+
+    def _target_ids(self, target: str) -> tuple[int, ...]:
         with self._tokenizer_lock:
             ids = list(self.tokenizer(text_target=target)["input_ids"])
         if ids and ids[-1] == self.tokenizer.eos_token_id:
             ids.pop()
-        start = _first(config.decoder_start_token_id, config.bos_token_id, config.pad_token_id, 0)
-        return (start, *ids)[: self.max_tokens]
+        return (self.start_token, *ids)[: self.max_tokens]
 
     def _mean_outputs(self, sentences: tuple[str, ...], progress: Progress) -> dict[SlotKey, Tensor]:
         """In padded batches: the model's own mask closes the padding, and only real positions are counted."""

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import partial
 
 import streamlit as st
 
+from mha_core.export import export_numbers
+from mha_core.standalone import to_html
 from mha_core.view import View
 
 _MIME = {"csv": "text/csv", "json": "application/json", "npz": "application/octet-stream"}
 
 
-def export_menu(view: View, name: str, key: str) -> None:
+def export_menu(view: View | Callable[[], View], name: str, key: str) -> None:
     """A menu of downloads. PNG and SVG are made in the browser, by the buttons on the picture itself.
 
+    view: or what makes it, where the numbers to take away are more exact than those that are drawn.
     name: of the files, such as "L4H10". Files are made when they are asked for.
     """
     stem = "headscope-" + (re.sub(r"[^A-Za-z0-9.-]+", "-", name).strip("-") or "view")
@@ -31,13 +35,9 @@ def export_menu(view: View, name: str, key: str) -> None:
         st.caption("PNG and SVG: the buttons on the picture. The page's address is a link to this view.")
 
 
-def _numbers(view: View, kind: str) -> bytes:
-    from mha_core.export import export_numbers
-
-    return export_numbers(view, kind)
+def _numbers(view: View | Callable[[], View], kind: str) -> bytes:
+    return export_numbers(view() if callable(view) else view, kind)
 
 
-def _html(view: View, name: str) -> bytes:
-    from mha_core.standalone import to_html
-
-    return to_html(view, name).encode()
+def _html(view: View | Callable[[], View], name: str) -> bytes:
+    return to_html(view() if callable(view) else view, name).encode()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import plotly.graph_objects as go
 import streamlit as st
@@ -66,9 +68,7 @@ def _strongest(values: np.ndarray, ring: str, site: str, count: int = 8) -> None
         for place in order.tolist():
             layer, head = divmod(place, n_heads)
             label = f"{prefix}L{layer}H{head}  {MEASURES[ring].text(values[layer, head])}"
-            st.button(
-                label, key=f"strongest_{ring}_{place}", type="tertiary", on_click=_choose, args=(layer, head)
-            )
+            st.button(label, key=f"strongest_{ring}_{place}", type="tertiary", on_click=_choose, args=(layer, head))
 
 
 def focus_card(maps: LayerMaps, head: int) -> None:
@@ -89,7 +89,8 @@ def focus_card(maps: LayerMaps, head: int) -> None:
         for note in maps.notes():
             st.caption(plain(note))
         with menu:
-            export_menu(view, maps.name(head), "focus")
+            exact = partial(maps.matrix_view, head, exact=True) if view.kind == "matrix" else view
+            export_menu(exact, maps.name(head), "focus")
         with st.expander("As a table: where each token looks most"):
             name = maps.name(head)
             st.dataframe(
@@ -106,8 +107,6 @@ def _choose_query(maps: LayerMaps, row: int | None) -> None:
 def _draw_focus(maps: LayerMaps, head: int, query: int) -> View:
     mode = current().mode
     if mode == "text":
-        st.caption("Hover, tap or use ← → on a token: every head of the layer shows where it looks from there. "
-                   "Click to hold it, Esc to let go.")  # fmt: skip
         view = maps.text_view(head, maps.query_index(query))
         components.text(
             view, key="text",
