@@ -195,6 +195,11 @@ def draw_effects(shared: Shared, off: Sequence[str], site: str) -> dict[str, Tra
     return runs
 
 
+def plans_on_page(off: Sequence[str], site: str) -> dict[str, Interventions]:
+    """The plans that can be made of the page's choices, by name."""
+    return working_plans(current(), off, site)[0]
+
+
 def ablated_runs(shared: Shared, plans: Mapping[str, Interventions], quiet: bool = False) -> dict[str, Trace]:
     """The clean run and one run per plan, of the same tokens; a plan that cannot be run is said and left out.
 

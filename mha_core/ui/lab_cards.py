@@ -9,14 +9,17 @@ import streamlit as st
 from scipy import stats
 
 from mha_core.interventions import HeadRef
+from mha_core.preview import HeadPreview
 from mha_core.sweep import METRICS, HeadSweep, sweep_steps
 from mha_core.trace import Site
 from mha_core.ui import components
 from mha_core.ui.exports import export_menu
+from mha_core.ui.lab_more import layers_by_heads
 from mha_core.ui.session import Working, current, update
 from mha_core.ui.sidebar import Shared
 from mha_core.ui.state import parse_heads
 from mha_core.ui.stores import store
+from mha_core.ui.sweep_extras import pairs_and_controls, preview_of
 from mha_core.ui.text import plain
 from mha_core.view import View
 from mha_core.views import provenance
@@ -134,6 +137,7 @@ def sweep_card(shared: Shared, site: str) -> None:
                     _sweep_map(shared, known, kind, site, "kept")
         if known:
             _ranked_table(known)
+            pairs_and_controls(shared, site, known, metric)
 
 
 def _run_sweeps(shared: Shared, site: str, metric: str, places: Sequence[st.delta_generator.DeltaGenerator]) -> None:
@@ -147,6 +151,10 @@ def _run_sweeps(shared: Shared, site: str, metric: str, places: Sequence[st.delt
     target = shared.trace.tokens if shared.trace.source_tokens is not None else None
     for kind, place in zip(SWEEP_KINDS, places, strict=True):
         key = sweep_key(shared, site, kind)
+        estimate = preview_of(shared, site, metric, kind)
+        if estimate is not None:
+            with place.container():
+                _preview_map(shared, estimate, site)
         with Working(f"Sweeping, {kind}", (key, "work")) as working:
             steps = sweep_steps(
                 model, shared.tokens, metric=metric, kind=kind, site=site, answers=answers, target=target
@@ -156,6 +164,15 @@ def _run_sweeps(shared: Shared, site: str, metric: str, places: Sequence[st.delt
                 working.progress(step.done, step.total)
                 with place.container():
                     _sweep_map(shared, {kind: step}, kind, site, f"step_{number}")
+
+
+def _preview_map(shared: Shared, preview: HeadPreview, site: str) -> None:
+    """The estimate that stands until the exact numbers are there, under its own label."""
+    st.write(plain(f"{preview.kind}: {preview.method}, {preview.seconds:.1f} s. {preview.note}"))
+    layers_by_heads(
+        shared, preview.estimates, name=f"{preview.kind}, estimate of {preview.metric}", unit=preview.metric,
+        key=f"preview_{preview.kind}", site=site, made={"method": preview.method, "metric": preview.metric},
+    )  # fmt: skip
 
 
 def _sweep_map(shared: Shared, sweeps: dict[str, HeadSweep], kind: str, site: str, part: str) -> None:
