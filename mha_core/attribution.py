@@ -20,7 +20,7 @@ from torch import Tensor
 
 from mha_core.blocks import WAVEFRONT, CleanBlocks, Wavefront
 from mha_core.interventions import InterventionError
-from mha_core.model import Model, PretrainedModel, RunInputs
+from mha_core.model import Model, Plan, PretrainedModel, RunInputs
 from mha_core.outcomes import predicted_position
 from mha_core.preview import top_two
 from mha_core.residual import Stack, close, undefined
@@ -96,13 +96,10 @@ def direct_logit_attribution(
         inputs = RunInputs(text.tokens, text.source_tokens)
     else:
         inputs = model.prepare(text, target=target)
-    blocks = CleanBlocks()
-    token = WAVEFRONT.set(Wavefront(model.blocks, blocks, record=True))
-    try:
-        trace = model.run_prepared(inputs, plan)
-    finally:
-        WAVEFRONT.reset(token)
-    stack = Stack(model, trace, blocks, "dec" if site == "cross" else site)
+    stack = _stack(model, inputs, site, None)
+    if plan:  # the unchanged run has shown how the model is built
+        stack = _stack(model, inputs, site, plan)
+    trace = stack.trace
     n = len(inputs.tokens)
     position = predicted_position(model, inputs.tokens) if position is None else position
     if not -n <= position < n:
@@ -121,6 +118,17 @@ def direct_logit_attribution(
         mlps=shares["mlps"], embedding=float(shares["embedding"]), constant=constant, total=total, remainder=remainder,
         site=site, answers=words, position=position, kind=kind,
     )  # fmt: skip
+
+
+def _stack(model: PretrainedModel, inputs: RunInputs, site: str, plan: Plan) -> Stack:
+    """The residual stream that a site writes into, in a run."""
+    blocks = CleanBlocks()
+    token = WAVEFRONT.set(Wavefront(model.blocks, blocks, record=True))
+    try:
+        trace = model.run_prepared(inputs, plan)
+    finally:
+        WAVEFRONT.reset(token)
+    return Stack(model, trace, blocks, "dec" if site == "cross" else site)
 
 
 def self_repair(direct: DirectAttribution | ArrayLike, total: ArrayLike) -> NDArray[np.float64]:

@@ -155,9 +155,10 @@ def _until(edits: Mapping[SlotKey, tuple[Edit, ...]], length: int) -> dict[SlotK
 
 def _cut(edit: Edit, slot: SlotKey, length: int) -> Edit | None:
     if isinstance(edit, BlockKeys) and slot[0] == "dec" and edit.keys is not None:
-        edit = replace(edit, keys=edit.keys[edit.keys < length])
-        if not len(edit.keys):  # type: ignore[arg-type]
+        keys = edit.keys[edit.keys < length]
+        if not len(keys):
             return None
+        edit = replace(edit, keys=keys)
     if edit.positions is None:
         return edit
     here = edit.positions < length

@@ -56,12 +56,12 @@ class Outcome:
 
     def gradient(self, hidden: Tensor) -> Tensor:
         """Gradient of the metric with respect to one run's final hidden states: [position, d_model] for the same."""
-        total = torch.zeros_like(hidden)
         with torch.inference_mode(False), torch.enable_grad():
             leaf = hidden.detach().clone().requires_grad_()
+            total = torch.zeros_like(leaf)
             for term in self.terms(leaf[None], lambda h: self.logits_of(h, True)):
-                total += torch.autograd.grad(term.sum(), leaf)[0]
-        return total
+                total = total + torch.autograd.grad(term.sum(), leaf)[0]
+        return total.detach()
 
 
 def outcome_of(

@@ -99,24 +99,15 @@ def head_ablation_preview(
     )
 
 
-def head_output_gradients(
-    model: Model, inputs: RunInputs, outcome: Outcome
-) -> tuple[dict[SlotKey, Tensor], dict[SlotKey, Tensor]]:
-    """z of every head and the metric's gradient with respect to it: slot -> [head, query, d_head] each."""
-    hidden, outputs = _forward(model, inputs)
-    gradients = torch.autograd.grad(hidden, list(outputs.values()), outcome.gradient(hidden), materialize_grads=True)
-    z = {slot: output.detach()[0] for slot, output in outputs.items()}
-    return z, {slot: gradient[0] for slot, gradient in zip(outputs, gradients, strict=True)}
-
-
 def _forward(model: Model, inputs: RunInputs) -> tuple[Tensor, dict[SlotKey, Tensor]]:
     """Final hidden states [position, d_model] and every z [1, head, query, d_head], with the graph between them."""
     _require_memory(model, inputs)
     if isinstance(model, PretrainedModel):
         call = Call(model.slots, record=False, gradients=True)
-        model.call_in(call, *batch_arguments([inputs]), gradients=True)
-        assert call.hidden is not None
-        return call.hidden[0], call.outputs
+        with torch.inference_mode(False), torch.enable_grad():
+            model.call_in(call, *batch_arguments([inputs]), gradients=True)
+            assert call.hidden is not None
+            return call.hidden[0], call.outputs
     assert isinstance(model, OwnLayerModel)
     clean = model.run_prepared(inputs)
     with torch.inference_mode(False), torch.enable_grad():

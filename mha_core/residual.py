@@ -30,6 +30,9 @@ class Stack:
     """
 
     def __init__(self, model: PretrainedModel, trace: Trace, blocks: CleanBlocks, name: str) -> None:
+        """Raises `InterventionError` where this is no sum. trace, blocks: an unchanged run; or one under a plan, whose
+        blocks are then not looked into.
+        """
         self.trace = trace
         self.sites = ("dec", "cross") if name == "dec" else (name,)
         self.n_layers = model.sites[name].n_layers
@@ -41,7 +44,7 @@ class Stack:
         for layer in range(self.n_layers):
             block = modules[name, layer]
             shape = tuple(type(module) for module in block.modules())
-            if shape not in kinds:  # blocks of one make are looked at once
+            if shape not in kinds and not trace.interventions:  # blocks of one make are looked at once
                 kinds.add(shape)
                 call = blocks.calls[name, layer]
                 _require_sum(block, call, self.rest(layer), model)

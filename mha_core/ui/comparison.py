@@ -153,12 +153,12 @@ def _draw_panel(number: int, item: DrawnPanel) -> None:
         view = item.maps.grid_view(-1, "first")
         view = replace(view, meta={**view.meta, "group": "compare"})
         components.layer_maps(
-            view, key=f"panel_{number}_layer", on_select=lambda head: set_panel(number, head=head)
+            view, key=f"view_{number}_layer", on_select=lambda head: set_panel(number, head=head)
         )
     else:
         view = item.maps.matrix_view(item.head)
         view = replace(view, meta={**view.meta, "group": "compare"})
-        components.matrix(view, key=f"panel_{number}_matrix")
+        components.matrix(view, key=f"view_{number}_matrix")
     for note in item.maps.notes():
         st.caption(plain(note))
     if not presenting():

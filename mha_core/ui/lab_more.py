@@ -152,7 +152,9 @@ def continuation_card(shared: Shared, runs: Mapping[str, Trace]) -> None:
     """The text going on, before and after, word by word."""
     if shared.model.kind not in ("causal-lm", "seq2seq"):
         return
-    with st.expander("How the text goes on, before and after"):
+    with st.expander("How the text goes on, before and after", key="continuation", on_change="rerun") as opened:
+        if not opened.open:
+            return
         count = st.slider("Tokens", 5, 60, 20, key="continue_count")
         if not st.button("Write on", icon=":material/edit:"):
             return

@@ -14,7 +14,7 @@ from streamlit.testing.v1.element_tree import Block, Element, Node
 from mha_core.view import View
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = {"Heads": "pages/heads.py", "Ablate": "pages/ablate.py"}
+PAGES = {"Heads": "pages/heads.py", "Compare": "pages/compare.py", "Ablate": "pages/ablate.py"}
 
 
 class _AppPages:

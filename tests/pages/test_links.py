@@ -135,7 +135,8 @@ def test_heads_of_another_model_are_named_and_left_out() -> None:
 @pytest.mark.parametrize(
     "query",
     [
-        {"layer": "999"}, {"layer": "-1"}, {"layer": "x"}, {"layer": "1e9"}, {"layer": "0" * 6 + "9" * 5000}, {"head": "999"},
+        {"layer": "999"}, {"layer": "-1"}, {"layer": "x"}, {"layer": "1e9"}, {"layer": "0" * 6 + "9" * 5000},
+        {"head": "999"},
         {"head": "-1"}, {"query": "9999"}, {"query": "-2"}, {"query": ""}, {"ring": "sink"}, {"ring": "special"},
         {"site": "cross"}, {"site": "enc"}, {"site": "nowhere"}, {"off": "L99H99,garbage"}, {"off": "garbage"},
         {"off": "cross.L0H0"}, {"off": "," * 5000}, {"kinds": "foo"}, {"kinds": ""}, {"unknown": "x"}, {"w_text": "x"},

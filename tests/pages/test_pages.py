@@ -1,4 +1,4 @@
-"""Both pages with every kind of model: what is drawn belongs to what was chosen, and nothing that is typed breaks them."""
+"""Every kind of model on the pages: what is drawn belongs to what was chosen, and nothing that is typed breaks it."""
 
 from __future__ import annotations
 
@@ -165,7 +165,10 @@ def test_no_text_is_said_and_what_was_typed_stays(page: str, model: str, text: s
 @pytest.mark.parametrize("model", SHAPES)
 @pytest.mark.parametrize(
     "text",
-    ["Hi", "💩💩 👨\u200d👩\u200d👧", "هذا 東京", "café\nnaïve\tend", "</script> <s> &amp; <b>x</b>", "[SEP] [MASK]", "\x00\u200b"],
+    [
+        "Hi", "💩💩 👨\u200d👩\u200d👧", "هذا 東京", "café\nnaïve\tend", "</script> <s> &amp; <b>x</b>", "[SEP] [MASK]",
+        "\x00\u200b",
+    ],
 )
 def test_no_text_breaks_a_page(page: str, model: str, text: str, regular: Regular) -> None:
     visitor = regular(page, model=model, text=text, off="L0H3", kinds="zero")
@@ -231,7 +234,8 @@ def test_typing_on_a_slow_line_loses_nothing() -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 @pytest.mark.parametrize(
-    "name", ["no model at all", "<script>alert(1)</script>", "own-layer/63x8", "own-layer/many", "~nobody-here/x", "a--b"]
+    "name",
+    ["no model at all", "<script>alert(1)</script>", "own-layer/63x8", "own-layer/many", "~nobody-here/x", "a--b"],
 )
 def test_a_model_that_is_none_is_said_and_the_text_stays(page: str, name: str, regular: Regular) -> None:
     visitor = regular(page, model=OWN, text="keep me")

@@ -21,12 +21,12 @@ from tests.tiny import tiny_model_dir
 TEXT = "The cat slept under the table"
 SOURCE = "The dog slept under the table"
 TARGET = "The keys are on the table."
-PLANS = {
+PLANS: dict[str, list[HeadAblation | AttentionKnockout]] = {
     "zero": [HeadAblation(["L0H1", "L1H3", "L1H0"])],
     "scale": [HeadAblation(["L0H2"], "scale", (1, -1), factor=0.5)],
     "mean": [HeadAblation(["L1H2", "L0H0"], "mean", reference=(TEXT, "I love machine learning."))],
     "sentence": [HeadAblation(["L1H2"], "mean", reference="sentence")],
-    "resample": [HeadAblation(["L0H2", "L1H1"], "resample", (2, 3), source=SOURCE)],
+    "resample": [HeadAblation(["L0H2", "L1H1"], "resample", (2, 3, -1), source=SOURCE)],
     "weights": [
         HeadAblation(["L0H1"], "uniform"),
         AttentionKnockout([1], [3, 4], heads=["L1H2", "L0H3"]),
@@ -71,8 +71,8 @@ def _effect(model: Model, plan: list[HeadAblation | AttentionKnockout]) -> float
 def test_scripts_print_the_same_effect(models: dict[str, Model], tmp_path: Path) -> None:
     cases = [(family, name) for family, names in FAMILIES.items() for name in names]
     plans = {(family, name): list(PLANS[name]) for family, name in cases}
-    crossing = [HeadAblation(["cross.L0H1", "dec.L1H2", "enc.L1H0"]), AttentionKnockout([0], [2], site="cross")]
-    plans["t5", "crossing"] = crossing  # type: ignore[assignment]
+    everywhere = HeadAblation(["cross.L0H1", "dec.L1H2", "enc.L1H0"])
+    plans["t5", "crossing"] = [everywhere, AttentionKnockout([0], [2], site="cross")]
     scripts = [
         pytorch_script(models[family], TEXT, plan, target=TARGET if family == "t5" else None)
         for (family, _), plan in plans.items()
@@ -80,9 +80,9 @@ def test_scripts_print_the_same_effect(models: dict[str, Model], tmp_path: Path)
     printed = _printed(scripts, tmp_path)
     assert len(printed) == len(scripts)
     for ((family, name), plan), number in zip(plans.items(), printed, strict=True):
-        expected = _effect(models[family], plan)  # type: ignore[arg-type]
-        assert abs(number - expected) <= 1e-4, (family, name)
-        assert (expected > 1e-3) == (name != "nothing"), (family, name)
+        expected = _effect(models[family], plan)
+        assert abs(number - expected) <= 2e-5, (family, name)
+        assert (expected > 4e-4) == (name != "nothing"), (family, name)
 
 
 def test_the_packaged_model_is_found_in_its_package(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_the_packaged_model_is_found_in_its_package(tmp_path: Path) -> None:
 
 
 def test_what_was_typed_stays_a_literal(models: dict[str, Model]) -> None:
-    nasty = 'x"""\nimport os\n\'\'\' \\ {0} é 🙂 #'
+    nasty = "x\"\"\"\nimport os\n''' \\ {0} é 🙂 #"
     plan = Interventions([HeadAblation(["L0H1"], "resample", (0,), source=nasty)])
     tree = ast.parse(pytorch_script(models["llama"], nasty, plan))
     imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
