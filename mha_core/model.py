@@ -17,6 +17,7 @@ from mha_core.attention import AttentionInputs, Edit
 from mha_core.backend import Call, SlotKey, Slots, running
 from mha_core.corpus import corpus_sentences
 from mha_core.interventions import HeadAblation, Intervention, Interventions
+from mha_core.mean_cache import means_file, read_means, write_means
 from mha_core.resolve import Resolved, replacement_values, resolve
 from mha_core.tokens import InputError, Tokens, piece_surface, tokenize, tokens_from_ids
 from mha_core.trace import OutputProjection, Site, Trace
@@ -242,8 +243,26 @@ class Model(ABC):
                 sentences = corpus_sentences() if reference == "corpus" else reference
                 while len(self._memo.means) >= 16:  # visitors may bring their own sentences: keep a bound
                     self._memo.means.pop(next(iter(self._memo.means)))
-                self._memo.means[reference] = self._mean_outputs(tuple(sentences), progress or _silent)
+                self._memo.means[reference] = self._kept_means(reference, tuple(sentences), progress or _silent)
             return self._memo.means[reference]
+
+    def _kept_means(
+        self, reference: str | tuple[str, ...], sentences: tuple[str, ...], progress: Progress
+    ) -> dict[SlotKey, Tensor]:
+        """Means of the packaged sentences come from disk where they have been measured before."""
+        path = means_file(self.details.sha256, sentences) if reference == "corpus" else None
+        shapes = {
+            (name, layer): (site.n_heads, site.d_head)
+            for name, site in self.sites.items()
+            for layer in range(site.n_layers)
+        }
+        kept = read_means(path, shapes) if path else None
+        if kept is not None:
+            return kept
+        means = self._mean_outputs(sentences, progress)
+        if path:
+            write_means(path, means)
+        return means
 
     def _mean_outputs(self, sentences: tuple[str, ...], progress: Progress) -> dict[SlotKey, Tensor]:
         """Sum over positions of every sentence, one run each."""
