@@ -159,11 +159,12 @@ def _cut(edit: Edit, slot: SlotKey, length: int) -> Edit | None:
         if not len(keys):
             return None
         edit = replace(edit, keys=keys)
-    if edit.positions is None:
+    positions = edit.positions
+    if positions is None:
         return edit
-    here = edit.positions < length
+    here = positions < length
     if not bool(here.any()):
         return None
     if isinstance(edit, ReplaceOutput) and edit.value is not None and edit.value.shape[-2] == len(here):
         edit = replace(edit, value=edit.value[..., here, :])
-    return replace(edit, positions=edit.positions[here])
+    return replace(edit, positions=positions[here])

@@ -171,9 +171,11 @@ class Trace:
 
     @property
     def nbytes(self) -> int:
-        """Bytes this trace holds on to (logits that were asked for included)."""
+        """Bytes this trace holds on to, with the logits and the layer's maps that were asked for last."""
         tensors = [self.hidden, *self._attention_outputs.values()]
         tensors += [] if self._logits is None else [self._logits]
+        last = self._last  # the maps looked at last
+        tensors += [] if last is None else [last[1].weights, last[1].head_outputs]
         shared = {id(t): t for r in self._records.values() for t in (r.mask, r.bias) if t is not None}
         size = sum(t.numel() * t.element_size() for t in [*tensors, *shared.values()])
         return size + sum(record.nbytes for record in self._records.values())

@@ -177,7 +177,8 @@ def test_two_visitors_on_one_model_never_see_each_others_heads(new_page: Callabl
         go_to(visitor, "Ablate")
     plans: dict[str, tuple[Page, list[str]]] = {"L1H3": (ann, []), "L0H0": (ben, [])}
     for step in (("L1H3", "L0H0"), ("L1H5", "L5H5"), ("L2H0", "L9H3")):
-        for (visitor, so_far), name in zip(plans.values(), step, strict=True):  # both on their way before either is there
+        # Both clicks are on their way before either answer is there.
+        for (visitor, so_far), name in zip(plans.values(), step, strict=True):
             head(visitor, name).click()
             so_far.append(name)
         for visitor, so_far in plans.values():
@@ -324,7 +325,8 @@ def test_a_head_is_switched_off_by_keyboard(page: Page, app_url: str) -> None:
 # ---------------------------------------------------------------- whatever is typed
 
 COUNT_MADE_FROM_TEXT = """() => {
-    const all = (root) => [...root.querySelectorAll("*")].flatMap((e) => [e, ...(e.shadowRoot ? all(e.shadowRoot) : [])]);
+    const inside = (e) => (e.shadowRoot ? all(e.shadowRoot) : []);
+    const all = (root) => [...root.querySelectorAll("*")].flatMap((e) => [e, ...inside(e)]);
     const bold = all(document).filter((e) => ["B", "STRONG"].includes(e.tagName) && e.textContent.trim() === "x");
     return bold.length + all(document).filter((e) => ["S", "DEL"].includes(e.tagName)).length
         + all(document).filter((e) => e.classList?.contains("katex")).length;
@@ -343,17 +345,16 @@ def test_every_text_is_drawn_and_none_becomes_markup(page: Page, app_url: str, m
         assert page.evaluate(COUNT_MADE_FROM_TEXT) == 0, name
 
 
-@pytest.mark.parametrize("model", [SMOLLM2, MINILM, OWN])
-def test_markup_stands_in_the_tokens_as_it_was_typed(page: Page, app_url: str, model: str) -> None:
-    visit(page, app_url, model=model, text=TEXTS["markup"], off="L0H1", kinds="zero")
+def test_markup_stands_in_the_tokens_as_it_was_typed(page: Page, app_url: str) -> None:
+    visit(page, app_url, model=MINILM, text=TEXTS["markup"], off="L0H1", kinds="zero")
     go_to(page, "Ablate")
     tokens = page.locator(".fx-strip").last.locator(".fx-label").all_text_contents()
     written = "".join(token.strip() for token in tokens if token not in ("[CLS]", "[SEP]"))
-    assert TEXTS["markup"].replace(" ", "") in written
+    assert written == TEXTS["markup"].replace(" ", "")
     assert page.evaluate(COUNT_MADE_FROM_TEXT) == 0
 
 
-@pytest.mark.parametrize("name", ["a <= b", "a -> b -- c", ":streamlit:", "**a** $b$ :red[c]", "<b>x</b>", ":smile: >= 1"])
+@pytest.mark.parametrize("name", ["**a** $b$ :red[c] <b>d</b>", "a <= b -> c -- d", ":streamlit: :smile:"])
 def test_a_models_name_is_read_as_it_was_typed(page: Page, app_url: str, name: str) -> None:
     page.goto(f"{app_url}/?{urlencode({'model': name, 'text': 'kept'}, quote_via=quote)}")
     alert = page.get_by_test_id("stAlert")
@@ -374,28 +375,30 @@ def test_a_model_can_be_typed_and_an_unknown_one_keeps_the_text(page: Page, app_
 # ---------------------------------------------------------------- small and dark
 
 
-@pytest.mark.parametrize("path", ["Heads", "Ablate"])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.usefixtures("forgive_probing")
-def test_nothing_is_wider_than_a_phone(new_page: Callable[..., Page], app_url: str, path: str, scheme: Any) -> None:
+def test_nothing_is_wider_than_a_phone(new_page: Callable[..., Page], app_url: str, scheme: Any) -> None:
     page = new_page(viewport={"width": 390, "height": 844}, color_scheme=scheme, has_touch=True)
     visit(page, app_url, model=MINILM, off="L0H3", kinds="zero")
-    if path != "Heads":
-        page.goto(f"{app_url}/{path.lower()}?{page.url.partition('?')[2]}")
-        expect(page.get_by_role("heading", level=1, name=path)).to_be_visible(timeout=A_RUN)
-        settle(page)
-    component = page.locator(".hs-maps" if path == "Heads" else ".fx").last
-    expect(component).to_have_attribute("data-theme", scheme, timeout=A_RUN)
-    widths = page.evaluate(
+    expect(page.locator(".hs-maps").first).to_have_attribute("data-theme", scheme)
+    assert_no_sideways_scrolling(page, 390)
+    page.get_by_test_id("stExpandSidebarButton").click()
+    page.get_by_test_id("stSidebarNav").get_by_role("link", name="Ablate").click()
+    expect(page.locator(".fx").last).to_have_attribute("data-theme", scheme, timeout=A_RUN)
+    settle(page)
+    assert_no_sideways_scrolling(page, 390)
+
+
+def test_a_laptops_page_does_not_scroll_sideways(new_page: Callable[..., Page], app_url: str) -> None:
+    page = new_page(viewport={"width": 1280, "height": 800})
+    visit(page, app_url)
+    assert_no_sideways_scrolling(page, 1280)
+
+
+def assert_no_sideways_scrolling(page: Page, width: int) -> None:
+    """Neither the document nor the part of it that scrolls is wider than the window."""
+    measured = page.evaluate(
         """() => [document.scrollingElement, document.querySelector("[data-testid=stMain]")]
             .map((e) => [e.scrollWidth, e.clientWidth])"""
     )
-    for scrolled, visible in widths:
-        assert scrolled <= visible <= 390
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_desktop_page_does_not_scroll_sideways(new_page: Callable[..., Page], app_url: str, scheme: Any) -> None:
-    page = new_page(viewport={"width": 1280, "height": 800}, color_scheme=scheme)
-    visit(page, app_url, model=MINILM)
-    assert page.evaluate("document.scrollingElement.scrollWidth") <= 1280
+    for scrolled, visible in measured:
+        assert scrolled <= visible <= width

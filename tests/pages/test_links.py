@@ -7,8 +7,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from tests.pages.driver import PAGES, Visitor
+from tests.pages.driver import Visitor
 
+BOTH = ("Heads", "Ablate")
 OWN, MINILM = "own-layer", "all-minilm-l6-v2"
 TEXT = "R&D #1 = 50%"
 Regular = Callable[..., Visitor]
@@ -17,7 +18,7 @@ Regular = Callable[..., Visitor]
 # ---------------------------------------------------------------- in and out
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", BOTH)
 def test_the_default_page_has_a_clean_address(page: str) -> None:
     assert Visitor(page).url == {}
 
@@ -92,11 +93,11 @@ def test_a_page_switch_keeps_model_sentence_head_and_heads_off() -> None:
     assert visitor.one("grid_")["off"] == ["L0H3", "L1H1"]
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", BOTH)
 def test_what_was_typed_before_a_page_switch_stays(page: str) -> None:
     visitor = Visitor(page, model=OWN)
     visitor.type("typed here")
-    visitor.open(next(other for other in PAGES if other != page))
+    visitor.open(next(other for other in BOTH if other != page))
     assert visitor.text == "typed here"
     visitor.open(page)
     assert visitor.text == "typed here"
@@ -186,7 +187,7 @@ def test_the_first_step_shows_a_layer_from_it() -> None:
     assert visitor.view("layer").meta["query_labels"][int(visitor.url["query"])] == "it"
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", BOTH)
 def test_the_second_step_loses_mary(page: str) -> None:
     visitor = Visitor(page, model=OWN, text="something else")
     visitor.click("try_zero")

@@ -12,9 +12,10 @@ import pytest
 from mha_core.examples import EXAMPLES
 from mha_core.model import Model
 from mha_core.ui.stores import store
-from tests.pages.driver import PAGES, Visitor
+from tests.pages.driver import Visitor
 from tests.tiny import tiny_model_dir
 
+BOTH = ("Heads", "Ablate")
 SMOLLM2, MINILM, OWN = "smollm2-135m-instruct", "all-minilm-l6-v2", "own-layer"
 DEFAULT = "When Mary and John went to the store, John gave a drink to"
 PAIR = "The animal crossed the road because it was frightened."
@@ -33,7 +34,7 @@ def model_of(name: str) -> Model:
 # ---------------------------------------------------------------- every page, every model
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", BOTH)
 @pytest.mark.parametrize("model", SHAPES)
 def test_a_page_is_drawn_with_its_title_and_token_count(page: str, model: str) -> None:
     visitor = Visitor(page, model=model)
@@ -137,7 +138,7 @@ def test_an_example_becomes_the_text_and_its_maps(number: int, regular: Regular)
     assert visitor.view("overview").provenance["text"] == EXAMPLES[number].text
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", BOTH)
 @pytest.mark.parametrize("model", [MINILM, OWN])
 def test_typing_redraws(page: str, model: str, regular: Regular) -> None:
     visitor = regular(page, model=model, off="L0H1")
@@ -148,7 +149,7 @@ def test_typing_redraws(page: str, model: str, regular: Regular) -> None:
         assert visitor.url["text"] == text
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", BOTH)
 @pytest.mark.parametrize("model", [MINILM, OWN])
 @pytest.mark.parametrize("text", ["", "   "])
 def test_no_text_is_said_and_what_was_typed_stays(page: str, model: str, text: str, regular: Regular) -> None:
@@ -161,12 +162,17 @@ def test_no_text_is_said_and_what_was_typed_stays(page: str, model: str, text: s
     visitor.assert_whole(page)
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", BOTH)
 @pytest.mark.parametrize("model", SHAPES)
 @pytest.mark.parametrize(
     "text",
     [
-        "Hi", "💩💩 👨\u200d👩\u200d👧", "هذا 東京", "café\nnaïve\tend", "</script> <s> &amp; <b>x</b>", "[SEP] [MASK]",
+        "Hi",
+        "💩💩 👨\u200d👩\u200d👧",
+        "هذا 東京",
+        "café\nnaïve\tend",
+        "</script> <s> &amp; <b>x</b>",
+        "[SEP] [MASK]",
         "\x00\u200b",
     ],
 )
@@ -177,7 +183,7 @@ def test_no_text_breaks_a_page(page: str, model: str, text: str, regular: Regula
     assert visitor.url["text"] == text
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", BOTH)
 @pytest.mark.parametrize(("model", "limit"), [(MINILM, "512"), (OWN, "512")])
 def test_a_text_beyond_the_limit_is_shown_up_to_it_and_said(
     page: str, model: str, limit: str, regular: Regular
@@ -232,7 +238,7 @@ def test_typing_on_a_slow_line_loses_nothing() -> None:
 # ---------------------------------------------------------------- models
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", BOTH)
 @pytest.mark.parametrize(
     "name",
     ["no model at all", "<script>alert(1)</script>", "own-layer/63x8", "own-layer/many", "~nobody-here/x", "a--b"],
@@ -328,7 +334,7 @@ def test_sizes_chosen_after_a_link_start_from_the_link() -> None:
 # ---------------------------------------------------------------- shown literally
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", BOTH)
 @pytest.mark.parametrize("model", SHAPES)
 def test_typed_text_is_never_markdown(page: str, model: str, regular: Regular) -> None:
     visitor = regular(page, model=model, text=HOSTILE, other=HOSTILE, off="L0H3", kinds="zero")

@@ -228,7 +228,16 @@ def test_a_trunk_that_lacks_weights_is_refused(bert: Path, tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     "name",
-    ["<script>alert(1)</script>", "no model at all", "-abc/def", "a/b/c", "", "x\0y", "own-layer/many", "https://a.b/c"],
+    [
+        "<script>alert(1)</script>",
+        "no model at all",
+        "-abc/def",
+        "a/b/c",
+        "",
+        "x\0y",
+        "own-layer/many",
+        "https://a.b/c",
+    ],
 )
 def test_a_name_that_is_nothing_is_said_in_a_sentence(name: str) -> None:
     with pytest.raises(ModelNotFoundError):
@@ -328,13 +337,14 @@ class _HubHandler(BaseHTTPRequestHandler):
             return self._answer(status, b"{}", {"X-Error-Code": code, "X-Error-Message": message})
         if repo not in self.server.repos:
             return self._answer(404, b"{}", {"X-Error-Code": "RepoNotFound"})
-        if len(rest) > 1 and rest[0] in ("revision", "resolve", "tree") and rest[1] not in ("main", self.server.revision):
+        if len(rest) > 1 and rest[1] not in ("main", self.server.revision):  # revision/..., resolve/..., tree/...
             return self._answer(404, b"{}", {"X-Error-Code": "RevisionNotFound"})
         if path.startswith("api/models/"):
             return self._answer(200, json.dumps(self._api(repo, rest)).encode(), {"Content-Type": "application/json"})
         return self._file(self.server.repos[repo] / "/".join(rest[2:]))
 
-    do_HEAD = do_GET
+    def do_HEAD(self) -> None:
+        self.do_GET()
 
     def _api(self, repo: str, rest: list[str]) -> Any:
         folder = self.server.repos[repo]
@@ -563,9 +573,7 @@ def test_a_file_is_converted_once(source: tuple[Path, str], conversions: list[Pa
     assert [path.name for path in cache.iterdir()] == [first.name]
 
 
-def test_a_file_with_another_hash_is_refused(
-    source: tuple[Path, str], conversions: list[Path], tmp_path: Path
-) -> None:
+def test_a_file_with_another_hash_is_refused(source: tuple[Path, str], conversions: list[Path], tmp_path: Path) -> None:
     path, sha256 = source
     path.write_bytes(path.read_bytes()[:-1] + b"?")
     with pytest.raises(ValueError, match=f"{sha256[:12]}… was expected"):
@@ -684,7 +692,12 @@ def test_two_processes_at_once_both_get_a_complete_folder(
     together = context.Barrier(2)
     answers = context.Queue()
     cache = tmp_path / "cache"
-    monkeypatch.setattr(gguf, "_convert", lambda file, work: (together.wait(30), _write_converted(work)))
+
+    def convert_together(file: Path, work: Path) -> None:
+        together.wait(30)
+        _write_converted(work)
+
+    monkeypatch.setattr(gguf, "_convert", convert_together)
     if damaged:
         target = cache / f"Small-{source[1][:12]}-v1"
         target.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""What an ablation changed: known numbers on SmolLM2, identities on tiny models, and sentences that follow the numbers."""
+"""What an ablation changed: known numbers on SmolLM2, identities on tiny models, sentences that follow the numbers."""
 
 from __future__ import annotations
 
@@ -69,8 +69,9 @@ def test_mary_is_the_next_word_and_goes_when_two_heads_are_cut(effect: Predictio
     assert effect.runs == ("clean", "zero", "mean")
     assert effect.top is effect.words[0]
     assert effect.top.word == " Mary"
-    assert effect.top.probabilities[:2] == (pytest.approx(0.923, abs=5e-4), pytest.approx(0.056, abs=5e-4))
-    assert effect.kl[:2] == (0, pytest.approx(2.49, abs=5e-3))
+    assert effect.top.probabilities[:2] == pytest.approx((0.923, 0.056), abs=5e-4)
+    assert effect.kl[0] == 0
+    assert effect.kl[1] == pytest.approx(2.49, abs=5e-3)
 
 
 def test_mary_stays_when_they_are_held_at_their_mean(effect: PredictionEffect) -> None:

@@ -87,7 +87,7 @@ def _assert_readable(tokens: Tokens) -> None:
         assert label.isprintable() or "\u200d" in label, f"{label!r} holds a character nobody sees"
         if not special:
             assert not BYTE_SOUP.search(label), f"{label!r} is how a tokenizer writes, not how people do"
-            assert "��" not in label and label != "�", f"{label!r} does not say which character it is part of"
+            assert label.strip("�"), f"{label!r} does not say which character it is part of"
 
 
 def _assert_consistent(tokens: Tokens) -> None:
@@ -113,7 +113,8 @@ def test_every_text_gives_readable_labels(name: str, model: str, readers: dict[s
     "text",
     [
         "a\x00b\x07", "\u200bx\ufeff", "first\u2028second", "東京\u3000駅", "e\u0301\u0301", "ﷺ", "x" * 3000,
-        "\r\n\r\n.", "–—…", "नमस्ते दुनिया", "ไทยภาษา", "가나다", "𝕳𝖊𝖑𝖑𝖔", "  two  spaces  ", "<0x41>", "\\n", "\u202eevil",
+        "\r\n\r\n.", "–—…", "नमस्ते दुनिया", "ไทยภาษา", "가나다", "𝕳𝖊𝖑𝖑𝖔", "  two  spaces  ", "<0x41>", "\\n",
+        "\u202eevil",
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("model", MODELS)
@@ -176,9 +177,7 @@ def test_wordpieces_are_the_text_without_its_spaces(name: str, minilm: Callable[
 
 @pytest.mark.parametrize("name", ["angle", "markup", "dollars", "url-text", "number", "rtl", "cjk", "emoji-zwj"])
 @pytest.mark.parametrize("model", MODELS)
-def test_words_are_the_text_in_reading_order(
-    name: str, model: str, readers: dict[str, Callable[..., Tokens]]
-) -> None:
+def test_words_are_the_text_in_reading_order(name: str, model: str, readers: dict[str, Callable[..., Tokens]]) -> None:
     tokens = readers[model](TEXTS[name])
     special = {word for word, mark in zip(tokens.word_ids, tokens.special, strict=True) if mark}
     words = [word for number, word in enumerate(tokens.words) if number not in special]
@@ -369,9 +368,7 @@ def byte_fallback() -> Reader:
     for piece in [*"▁abcdefghijklmnopqrstuvwxyz", "▁t", "th", "▁th", "▁the"]:
         vocabulary[piece] = len(vocabulary)
     merges = [("▁", "t"), ("t", "h"), ("▁t", "h"), ("▁th", "e")]
-    core = Tokenizer(
-        models.BPE(vocab=vocabulary, merges=merges, unk_token="<unk>", byte_fallback=True, fuse_unk=True)
-    )
+    core = Tokenizer(models.BPE(vocab=vocabulary, merges=merges, unk_token="<unk>", byte_fallback=True, fuse_unk=True))
     core.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     core.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
     return _fast(core)

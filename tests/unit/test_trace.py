@@ -129,8 +129,8 @@ def test_an_ablated_run_differs_after_the_head_and_not_before(llama: Model) -> N
 
 def test_positions_of_the_plan_are_absolute_and_applications_counted(llama: Model) -> None:
     n = len(llama.run(TEXT).tokens)
-    plan = [HeadAblation(["L0H0", "L1H0"], positions=[-1]), AttentionKnockout(src=[0], dst=[-1], layers=[1])]
-    trace = llama.run(TEXT, plan)
+    knockout = AttentionKnockout(src=[0], dst=[-1], layers=[1])
+    trace = llama.run(TEXT, Interventions([HeadAblation(["L0H0", "L1H0"], positions=[-1]), knockout]))
     assert [item.positions for item in trace.interventions.ablations] == [(n - 1,)]
     assert trace.interventions.knockouts[0].dst == (n - 1,)
     assert trace.applied == (2, 1)
@@ -161,7 +161,11 @@ def test_sites_of_an_encoder_decoder_have_their_own_tokens(tiny: Callable[[str],
 
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
-    [((2, "self"), "2 layers there, numbered 0 to 1"), ((-1, None), "layer is -1"), ((0, "cross"), "this model has self")],
+    [
+        ((2, "self"), "2 layers there, numbered 0 to 1"),
+        ((-1, None), "layer is -1"),
+        ((0, "cross"), "this model has self"),
+    ],
 )
 def test_a_layer_or_site_that_is_not_there_is_said(
     arguments: tuple[int, str | None], sentence: str, llama: Model
@@ -226,9 +230,7 @@ def test_progress_counts_every_attention(family: str, tiny: Callable[[str], Mode
 
 
 @pytest.mark.parametrize("family", ["llama", "bert", "bart", "own"])
-def test_what_progress_raises_ends_the_run_and_the_next_one_is_right(
-    family: str, tiny: Callable[[str], Model]
-) -> None:
+def test_what_progress_raises_ends_the_run_and_the_next_one_is_right(family: str, tiny: Callable[[str], Model]) -> None:
     model = tiny(family)
     expected = model.run(TEXT)
     for number in range(sum(site.n_layers for site in model.sites.values())):
