@@ -19,6 +19,8 @@ EXTRA  := $(if $(strip $(TORCH_INDEX)),--extra-index-url '$(strip $(TORCH_INDEX)
 # A library's usage reports are not ours to send.
 export HF_HUB_DISABLE_TELEMETRY := 1
 export DO_NOT_TRACK := 1
+# Threads that wait without spinning: see mha_core/__init__.py.
+export OMP_WAIT_POLICY ?= PASSIVE
 
 # An environment whose Python has gone (an upgraded system, a moved folder) is made anew, and with it all that was installed.
 ifneq ($(wildcard $(STAMPS)/venv),)
