@@ -134,8 +134,12 @@ def is_allowed(name: str) -> bool:
     patterns separated by commas ("all-minilm-l6-v2, openai-community/*").
     """
     allowed = os.environ.get(ALLOWED_VARIABLE, "").strip()
+    if not allowed:
+        return True
+    if ".." in name.split("/"):  # a path that climbs could leave the folder that a pattern names
+        return False
     base = name.split("/", maxsplit=1)[0] if name.startswith("own-layer/") else name
-    return not allowed or any(fnmatch.fnmatchcase(base, pattern.strip()) for pattern in allowed.split(","))
+    return any(fnmatch.fnmatchcase(base, pattern.strip()) for pattern in allowed.split(","))
 
 
 def require_allowed(name: str) -> None:
@@ -159,8 +163,8 @@ def find_files(name: str, report: Report = lambda message: None) -> ModelFiles:
     """
     if name in PACKAGES:
         return _packaged_files(PACKAGES[name], report)
-    folder = Path(name).expanduser()
-    if folder.is_dir():
+    folder = _local_folder(name)
+    if folder is not None:
         return _folder_files(folder, f"local folder {folder.name}")
     if not _HUB_ID.match(name.partition("@")[0]):
         raise ModelNotFoundError(
@@ -170,6 +174,15 @@ def find_files(name: str, report: Report = lambda message: None) -> ModelFiles:
     from mha_core.hub import hub_folder
 
     return _folder_files(hub_folder(name, _WANTED, report), f"hub model {name}")
+
+
+def _local_folder(name: str) -> Path | None:
+    """The folder of this name; None where there is none, or where the name cannot be one."""
+    try:
+        folder = Path(name).expanduser()
+        return folder if folder.is_dir() else None
+    except (OSError, ValueError, RuntimeError):  # too long, a NUL, a home folder of nobody
+        return None
 
 
 def _packaged_files(package: Package, report: Report) -> ModelFiles:
@@ -184,7 +197,10 @@ def _packaged_files(package: Package, report: Report) -> ModelFiles:
     if package.file.endswith(".gguf"):
         from mha_core.gguf import dequantised_folder
 
-        converted = dequantised_folder(folder / package.file, package.sha256, cache_folder(), report)
+        try:
+            converted = dequantised_folder(folder / package.file, package.sha256, cache_folder(), report)
+        except (OSError, ValueError) as error:
+            raise ModelUnsupportedError(f"{package.info.title} cannot be prepared: {error}") from error
         note = "Dequantised once to float32 from the Q4_1 file; all numbers belong to that file."
         return ModelFiles(converted, origin, package.file, package.sha256, note)
     return ModelFiles((folder / package.file).parent, origin, Path(package.file).name, package.sha256)

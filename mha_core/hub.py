@@ -11,6 +11,7 @@ from huggingface_hub import HfApi, snapshot_download
 from huggingface_hub.errors import (
     GatedRepoError,
     HfHubHTTPError,
+    HFValidationError,
     LocalEntryNotFoundError,
     OfflineModeIsEnabled,
     RepositoryNotFoundError,
@@ -52,6 +53,10 @@ def hub_folder(name: str, wanted: Sequence[str], report: Callable[[str], None]) 
         raise ModelGatedError(
             f"{repo} is gated: its owner asks for consent first. Accept the terms on the model's page, log in on this "
             "machine with a token, and try again; or choose another model."
+        ) from None
+    except HFValidationError:
+        raise ModelNotFoundError(
+            f"{repo!r} is no name that a hub model can have; write owner/model, as on its page."
         ) from None
     except RevisionNotFoundError:
         raise ModelNotFoundError(

@@ -29,7 +29,15 @@ from mha_core.backend import (
     watch_projections,
 )
 from mha_core.blocks import find_blocks, watch_blocks
-from mha_core.catalogue import ModelFiles, ModelUnsupportedError, Report, find_files, require_allowed, require_memory
+from mha_core.catalogue import (
+    ModelError,
+    ModelFiles,
+    ModelUnsupportedError,
+    Report,
+    find_files,
+    require_allowed,
+    require_memory,
+)
 from mha_core.hashing import file_sha256
 from mha_core.model import Model, ModelDetails, PretrainedModel
 from mha_core.tokens import token_limit
@@ -60,7 +68,12 @@ def load_model(name: str, *, report: Report = lambda message: None, **sizes: int
     if name == "own-layer" or name.startswith("own-layer/"):
         from mha_core.own_layer import OwnLayerModel
 
-        return OwnLayerModel.from_name(name, **sizes)
+        try:
+            return OwnLayerModel.from_name(name, **sizes)
+        except ModelError:
+            raise
+        except ValueError as error:  # sizes that do not fit each other
+            raise ModelUnsupportedError(str(error)) from error
     if sizes:
         raise ModelUnsupportedError(f"{', '.join(sizes)} can be chosen for our own layer only; {name!r} has its sizes.")
     files = find_files(name, report)
@@ -101,7 +114,12 @@ def _read_config(folder: Path) -> Any:
     try:
         return AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
     except (ValueError, KeyError, OSError) as error:
-        model_type = json.loads((folder / "config.json").read_text()).get("model_type", "of an unknown type")
+        try:
+            model_type = json.loads((folder / "config.json").read_text()).get("model_type", "of an unknown type")
+        except (ValueError, OSError, AttributeError):
+            raise ModelUnsupportedError(
+                f"The config.json of {folder.name!r} cannot be read as JSON; get the file again."
+            ) from error
         raise ModelUnsupportedError(
             f"This is a model of type {model_type!r}, which the installed transformers {transformers.__version__} "
             f"does not know without running code from the hub: {str(error)[:120]}"
@@ -152,13 +170,26 @@ def _load_tokenizer(files: ModelFiles) -> Any:
         ) from None
 
 
+def _safetensors_header(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            (length,) = struct.unpack("<Q", file.read(8))
+            header = json.loads(file.read(min(length, 100_000_000)))
+    except (OSError, ValueError, struct.error) as error:
+        raise ModelUnsupportedError(
+            f"{path.name} is not a readable safetensors file; it may be damaged, or a pointer that stands for the file "
+            "until it is fetched. Get it again."
+        ) from error
+    if not isinstance(header, dict):
+        raise ModelUnsupportedError(f"{path.name} has no safetensors header; get the file again.")
+    return header
+
+
 def _float32_bytes(folder: Path) -> int:
     """What the weights take in memory as float32, from the headers of the safetensors files."""
     total = 0
     for path in folder.glob("*.safetensors"):
-        with path.open("rb") as file:
-            (length,) = struct.unpack("<Q", file.read(8))
-            header = json.loads(file.read(min(length, 100_000_000)))
+        header = _safetensors_header(path)
         for name, tensor in header.items():
             if name != "__metadata__":
                 start, end = tensor["data_offsets"]
