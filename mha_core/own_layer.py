@@ -20,7 +20,7 @@ from mha_core.catalogue import OWN_LAYER, ModelNotFoundError, ModelTooLargeError
 from mha_core.layer import MultiHeadAttention
 from mha_core.model import Model, ModelDetails, Observe, Progress, RunInputs
 from mha_core.resolve import Resolved
-from mha_core.tokens import InputError, Tokens, require_text, split_words, visible
+from mha_core.tokens import InputError, Tokens, ordinary_notes, require_text, split_words, typed_marks, visible
 from mha_core.trace import OutputProjection, Site, Trace
 
 D_MODEL, N_HEADS, SEED = 64, 8, 0
@@ -84,7 +84,8 @@ class OwnLayerModel(Model):
         kept = spans[:MAX_TOKENS]
         words = tuple(text[start:end] for start, end in kept)
         labels = tuple(visible(word) for word in words)
-        notes = () if len(kept) == len(spans) else (
+        notes = tuple(ordinary_notes(typed_marks(text)))
+        notes += () if len(kept) == len(spans) else (
             f"The text is {len(spans):,} words long and this layer is run with at most {MAX_TOKENS}: the first "
             f"{MAX_TOKENS} are shown, {len(spans) - MAX_TOKENS:,} are cut.",
         )  # fmt: skip

@@ -9,7 +9,7 @@ import json
 import re
 import unicodedata
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from threading import Lock
@@ -120,7 +120,7 @@ def visible(text: str) -> str:
 def _visible_character(character: str) -> str:
     if character in _VISIBLE:
         return _VISIBLE[character]
-    if unicodedata.category(character) in ("Cc", "Cf", "Zl", "Zp"):
+    if unicodedata.category(character) in ("Cc", "Cf", "Zl", "Zp", "Zs") and character != " ":
         return f"⟨U+{ord(character):04X}⟩"
     return character
 
@@ -183,10 +183,9 @@ def _special_ids(tokenizer: Any) -> frozenset[int]:
     """Ids of the marks, without the one for unknown text, which stands for something that was typed."""
     added = getattr(tokenizer, "added_tokens_decoder", {})
     marks = set(tokenizer.all_special_ids) | {number for number, token in added.items() if token.special}
-    # GPT-2 has one token for everything; it does not make unknown pieces, so that it may count as a mark.
-    unknown = tokenizer.unk_token_id
-    if unknown is not None and unknown not in (tokenizer.eos_token_id, tokenizer.bos_token_id):
-        marks.discard(unknown)
+    # Byte-level tokenizers have a piece for every byte: their unknown token stands for nothing that was typed.
+    if "bytes" not in _piece_style(tokenizer):
+        marks.discard(tokenizer.unk_token_id)
     return frozenset(marks)
 
 
@@ -218,8 +217,13 @@ def _segments(tokenizer: Any, encoding: Any, special: Sequence[bool]) -> tuple[i
 def _piece_style(tokenizer: Any) -> frozenset[str]:
     """How this tokenizer writes its pieces, read from its own description: "bytes", "##", "▁"."""
     if not tokenizer.is_fast:
-        return frozenset({"▁"})
+        return _slow_piece_style(tokenizer)
     return _fast_piece_style(tokenizer.backend_tokenizer.to_str())
+
+
+@lru_cache(maxsize=16)
+def _slow_piece_style(tokenizer: Any) -> frozenset[str]:
+    return frozenset({"bytes"} if any(piece.startswith("Ġ") for piece in tokenizer.get_vocab()) else {"▁"})
 
 
 @lru_cache(maxsize=16)
@@ -272,33 +276,29 @@ def _surfaces_and_labels(
     raw: Sequence[bytes], special: Sequence[bool], segments: Sequence[int], offsets: Sequence[tuple[int, int]],
     texts: tuple[str, str],
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:  # fmt: skip
-    surfaces, labels = [], []
-    for position, data in enumerate(raw):
-        surface = data.decode("utf-8", "replace")
-        surfaces.append(surface)
+    surfaces = [data.decode("utf-8", "replace") for data in raw]
+    labels = []
+    for position, surface in enumerate(surfaces):
         label = visible(surface) or "∅"
         if "�" in surface and not special[position] and segments[position] >= 0:
-            label = _half_character_label(position, segments, offsets, texts, label)
+            label = _half_character_label(position, segments, offsets, texts, surfaces, label)
         labels.append(label)
     return tuple(surfaces), tuple(labels)
 
 
 def _half_character_label(
-    position: int,
-    segments: Sequence[int],
-    offsets: Sequence[tuple[int, int]],
-    texts: tuple[str, str],
-    label: str,
-) -> str:
+    position: int, segments: Sequence[int], offsets: Sequence[tuple[int, int]], texts: tuple[str, str],
+    surfaces: Sequence[str], label: str,
+) -> str:  # fmt: skip
     """`�東 2/3`: the second of three pieces that only together are 東."""
     segment = segments[position]
-    whole = texts[segment][slice(*offsets[position])]
-    if not whole.strip():
+    whole = texts[segment][slice(*offsets[position])].lstrip(" ")
+    if not whole:
         return label
     # A piece may bring the space before the character; the character's end is what its pieces share.
     end = offsets[position][1]
     near = range(max(0, position - 8), min(len(offsets), position + 9))
-    same = [i for i in near if segments[i] == segment and offsets[i][1] == end]
+    same = [i for i in near if segments[i] == segment and offsets[i][1] == end and "�" in surfaces[i]]
     part = f" {same.index(position) + 1}/{len(same)}" if len(same) > 1 else ""
     return f"�{visible(whole)}{part}"
 
@@ -314,7 +314,11 @@ def _reconstruct_offsets(
             offsets.append((0, 0))
             continue
         start = texts[segment].find(piece, at[segment]) if piece else at[segment]
-        start = at[segment] if start < 0 else start
+        if start < 0:  # an unknown piece, or half a character: it stands where the text goes on
+            rest = texts[segment][at[segment] :]
+            start = at[segment] + len(rest) - len(rest.lstrip())
+            offsets.append((start, start + 1))
+            continue
         at[segment] = start + len(piece)
         offsets.append((start, at[segment]))
     return offsets
@@ -357,7 +361,8 @@ def _notes(
             f"The text is {n_total:,} tokens long and this model is run with at most {limit:,}: the first "
             f"{len(ids):,} are shown, {n_total - len(ids):,} are cut{where}."
         )
-    notes.extend(_special_notes(texts, pieces, special, offsets, tokenizer.is_fast))
+    marks = {*tokenizer.convert_ids_to_tokens(sorted(_special_ids(tokenizer))), tokenizer.unk_token}
+    notes.extend(_special_notes(texts, pieces, marks, offsets, tokenizer.is_fast))
     unknown = tokenizer.unk_token_id
     n_unknown = sum(number == unknown and not mark for number, mark in zip(ids, special, strict=True))
     if n_unknown:
@@ -369,22 +374,32 @@ def _notes(
 
 
 def _special_notes(
-    texts: tuple[str, str], pieces: Sequence[str], special: Sequence[bool], offsets: Sequence[tuple[int, int]],
+    texts: tuple[str, str], pieces: Sequence[str], marks: Collection[str], offsets: Sequence[tuple[int, int]],
     has_offsets: bool,
 ) -> list[str]:  # fmt: skip
     """Say of each typed "[SEP]" and the like whether the model took it as its own mark."""
     # Marks that the model adds itself stand nowhere in the text; typed ones do.
     taken = {
         piece
-        for piece, mark, (start, end) in zip(pieces, special, offsets, strict=True)
-        if mark and (end > start or not has_offsets)
+        for piece, (start, end) in zip(pieces, offsets, strict=True)
+        if piece in marks and (end > start or not has_offsets)
     }
+    typed = dict.fromkeys(_LOOKS_SPECIAL.findall(" ".join(texts)))
+    notes = [f"{mark} in the text was taken as this model's special token." for mark in typed if mark in taken]
+    # One of the model's own that was not taken was cut off; the note on cutting says so.
+    return notes + ordinary_notes(mark for mark in typed if mark not in marks)
+
+
+def ordinary_notes(marks: Iterable[str]) -> list[str]:
+    """That what looks like a special token is ordinary text for this model."""
     return [
-        f"{typed} in the text was taken as this model's special token."
-        if typed in taken
-        else f"{typed} in the text is not a special token of this model; it was read as ordinary text."
-        for typed in dict.fromkeys(_LOOKS_SPECIAL.findall(" ".join(texts)))
+        f"{mark} in the text is not a special token of this model; it was read as ordinary text." for mark in marks
     ]
+
+
+def typed_marks(text: str) -> list[str]:
+    """What in a text looks like a special token, each once."""
+    return list(dict.fromkeys(_LOOKS_SPECIAL.findall(text)))
 
 
 def tokens_from_ids(tokenizer: Any, ids: Sequence[int], limit: int) -> Tokens:
@@ -394,14 +409,34 @@ def tokens_from_ids(tokenizer: Any, ids: Sequence[int], limit: int) -> Tokens:
     special = tuple(number in marks for number in ids)
     style = _piece_style(tokenizer)
     raw = [_piece_bytes(piece, style, mark) for piece, mark in zip(pieces, special, strict=True)]
-    text, offsets = "", []
-    for data, mark in zip(raw, special, strict=True):
-        start = len(text)
-        text += "" if mark else data.decode("utf-8", "replace")
-        offsets.append((start, len(text)))
+    text, offsets = _joined_text(raw, special)
     segments = tuple(-1 if mark else 0 for mark in special)
     surfaces, labels = _surfaces_and_labels(raw, special, segments, offsets, (text, ""))
     word_ids, words = _word_groups(labels, special, segments, offsets, (text, ""))
     return Tokens(
         text, None, tuple(ids), labels, surfaces, word_ids, words, special, segments, n_total=len(ids), limit=limit
     )
+
+
+def _joined_text(raw: Sequence[bytes], special: Sequence[bool]) -> tuple[str, list[tuple[int, int]]]:
+    """The text that pieces make together, and where each stands in it: a character may need several pieces."""
+    data = b"".join(b"" if mark else piece for piece, mark in zip(raw, special, strict=True))
+    text, owner, at = "", [], 0  # owner: byte -> character
+    while at < len(data):
+        size = next((n for n in (1, 2, 3, 4) if _decodes(data[at : at + n])), 1)
+        owner += [len(text)] * size
+        text += data[at : at + size].decode("utf-8", "replace")
+        at += size
+    offsets, start = [], 0
+    for piece, mark in zip(raw, special, strict=True):
+        end = start if mark else start + len(piece)
+        offsets.append((owner[start], owner[end - 1] + 1) if end > start else (len(text), len(text)))
+        start = end
+    return text, offsets
+
+
+def _decodes(data: bytes) -> bool:
+    try:
+        return len(data.decode()) == 1
+    except UnicodeDecodeError:
+        return False

@@ -151,7 +151,7 @@ def _text_of(value: Any) -> str:
         return "1" if value else "0"
     if isinstance(value, tuple) and value and isinstance(value[0], (Panel, SavedPlan)):
         return json.dumps([_encode(panel) for panel in value], ensure_ascii=False, separators=(",", ":"))
-    if isinstance(value, tuple) and any("," in item or item != item.strip() for item in value):
+    if isinstance(value, tuple) and any("," in item or item != item.strip() or item.startswith("[") for item in value):
         return json.dumps(value, ensure_ascii=False)  # words with spaces of their own
     return ",".join(value) if isinstance(value, tuple) else str(value)
 
@@ -172,15 +172,16 @@ def _one_of(allowed: tuple[str, ...]) -> Callable[[str], str | None]:
 
 
 def _whole(text: str) -> int | None:
-    return int(text) if text.removeprefix("-").isdigit() and text.isascii() and -1 <= int(text[:6]) < 10_000 else None
+    return max(int(text), -1) if re.fullmatch(r"-1|[0-9]{1,4}", text) else None
 
 
 def _flag(text: str) -> bool | None:
     return {"1": True, "0": False}.get(text)
 
 
-def _kinds(text: str) -> tuple[str, ...]:
-    return tuple(kind for kind in KINDS if kind in text.split(","))
+def _kinds(text: str) -> tuple[str, ...] | None:
+    kinds = tuple(kind for kind in KINDS if kind in text.split(","))
+    return kinds if kinds or not text else None
 
 
 def _records(cls: type, most: int) -> Callable[[str], tuple[Any, ...] | None]:
@@ -202,8 +203,8 @@ def _json_list(text: str) -> list[Any] | None:
 
 
 def _words(text: str) -> tuple[str, ...]:
-    items = _json_list(text) if text.startswith("[") else text.split(",")
-    return tuple(item[:60] for item in items or () if isinstance(item, str) and item.strip())[:2]
+    items = _json_list(text) or text.split(",")
+    return tuple(item[:60] for item in items if isinstance(item, str) and item.strip())[:2]
 
 
 def _cells(text: str) -> tuple[str, ...]:

@@ -167,6 +167,22 @@ def test_words_typed_one_letter_at_a_time_arrive(page: Page, app_url: str) -> No
     assert page.url.endswith("text=one+two+three")
 
 
+def test_quick_clicks_end_where_the_person_ended(page: Page, app_url: str) -> None:
+    """Faster than answers and addresses come back: no older address may undo a newer click."""
+    visit(page, app_url, model=OWN, kinds="zero")
+    go_to(page, "Ablate")
+    expected: set[str] = set()
+    for number in range(21):
+        name = f"L0H{number * 5 % 8}"
+        head(page, name).click()
+        expected ^= {name}
+        page.wait_for_timeout(40 + 37 * number % 260)
+    page.wait_for_timeout(1500)
+    settle(page)
+    assert set(off(page)) == expected
+    assert sentence(page).input_value() == DEFAULT
+
+
 # ---------------------------------------------------------------- two visitors at once
 
 
