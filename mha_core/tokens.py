@@ -215,7 +215,7 @@ def _segments(tokenizer: Any, encoding: Any, special: Sequence[bool]) -> tuple[i
 
 
 def _piece_style(tokenizer: Any) -> frozenset[str]:
-    """How this tokenizer writes its pieces, read from its own description: "bytes", "##", "▁"."""
+    """How this tokenizer writes its pieces, read from its own description: "bytes", "latin1", "##", "▁"."""
     if not tokenizer.is_fast:
         return _slow_piece_style(tokenizer)
     return _fast_piece_style(tokenizer.backend_tokenizer.to_str())
@@ -223,7 +223,12 @@ def _piece_style(tokenizer: Any) -> frozenset[str]:
 
 @lru_cache(maxsize=16)
 def _slow_piece_style(tokenizer: Any) -> frozenset[str]:
-    return frozenset({"bytes"} if any(piece.startswith("Ġ") for piece in tokenizer.get_vocab()) else {"▁"})
+    vocabulary = tokenizer.get_vocab()
+    if any(piece.startswith("Ġ") for piece in vocabulary):
+        return frozenset({"bytes"})
+    # ByT5 writes each byte as the character of its number.
+    single = all(chr(number) in vocabulary for number in range(0x20, 0x100))
+    return frozenset({"latin1"} if single and "▁" not in vocabulary else {"▁"})
 
 
 @lru_cache(maxsize=16)
@@ -257,11 +262,13 @@ def _piece_bytes(piece: str | None, style: frozenset[str], special: bool) -> byt
         return piece.encode()
     if "bytes" in style and all(c in _byte_alphabet() for c in piece):
         return bytes(_byte_alphabet()[c] for c in piece)
+    if "latin1" in style and len(piece) == 1 and ord(piece) < 0x100:
+        return bytes([ord(piece)])
     if match := _BYTE_PIECE.match(piece):
         return bytes([int(match[1], 16)])
     if "▁" in style:
         piece = piece.replace("▁", " ")
-    for prefix in style - {"bytes", "▁"}:
+    for prefix in style - {"bytes", "latin1", "▁"}:
         piece = piece.removeprefix(prefix)
     return piece.encode()
 
@@ -307,21 +314,36 @@ def _reconstruct_offsets(
     raw: Sequence[bytes], special: Sequence[bool], segments: Sequence[int], texts: tuple[str, str]
 ) -> list[tuple[int, int]]:
     """Where each piece stands in its text, for tokenizers that do not tell: found by reading along."""
-    offsets, at = [], [0, 0]
+    offsets: list[tuple[int, int]] = []
+    at = [0, 0]
+    part, parts = b"", 0  # bytes of a character that is not complete yet, and how many pieces they came in
     for data, mark, segment in zip(raw, special, segments, strict=True):
-        piece = data.decode("utf-8", "replace").strip()
         if mark or segment < 0:
             offsets.append((0, 0))
             continue
-        start = texts[segment].find(piece, at[segment]) if piece else at[segment]
-        if start < 0:  # an unknown piece, or half a character: it stands where the text goes on
+        whole = _decoded(data)
+        part, parts = (b"", 0) if whole is not None else (part + data, parts + 1)
+        piece = whole if whole is not None else _decoded(part) or ""
+        piece = piece.strip()
+        start = texts[segment].find(piece, at[segment]) if piece else -1
+        if start >= 0:
+            at[segment] = start + len(piece)
+        else:  # white space, an unknown piece, or half a character: it stands where the text goes on
             rest = texts[segment][at[segment] :]
             start = at[segment] + len(rest) - len(rest.lstrip())
-            offsets.append((start, start + 1))
-            continue
-        at[segment] = start + len(piece)
-        offsets.append((start, at[segment]))
+        blank = whole is not None and not whole.strip()
+        offsets.append((at[segment], at[segment]) if blank else (start, start + max(len(piece), 1)))
+        if parts and piece:  # the character is complete: all its pieces stand where it does
+            offsets[-parts:] = [offsets[-1]] * parts
+            part, parts = b"", 0
     return offsets
+
+
+def _decoded(data: bytes) -> str | None:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return None
 
 
 def _word_groups(
@@ -423,7 +445,7 @@ def _joined_text(raw: Sequence[bytes], special: Sequence[bool]) -> tuple[str, li
     data = b"".join(b"" if mark else piece for piece, mark in zip(raw, special, strict=True))
     text, owner, at = "", [], 0  # owner: byte -> character
     while at < len(data):
-        size = next((n for n in (1, 2, 3, 4) if _decodes(data[at : at + n])), 1)
+        size = next((n for n in (1, 2, 3, 4) if len(_decoded(data[at : at + n]) or "") == 1), 1)
         owner += [len(text)] * size
         text += data[at : at + size].decode("utf-8", "replace")
         at += size
@@ -433,10 +455,3 @@ def _joined_text(raw: Sequence[bytes], special: Sequence[bool]) -> tuple[str, li
         offsets.append((owner[start], owner[end - 1] + 1) if end > start else (len(text), len(text)))
         start = end
     return text, offsets
-
-
-def _decodes(data: bytes) -> bool:
-    try:
-        return len(data.decode()) == 1
-    except UnicodeDecodeError:
-        return False
