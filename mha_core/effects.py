@@ -14,6 +14,7 @@ from torch import Tensor
 from mha_core.interventions import HeadAblation, InterventionError, Interventions
 from mha_core.metrics import kl_divergence, token_losses, token_movement
 from mha_core.model import Model
+from mha_core.tokens import readable
 from mha_core.trace import Trace
 
 
@@ -169,10 +170,10 @@ def _one_reading(effect: PredictionEffect, number: int, heads: str, run: str) ->
         strength = strength.replace("change", "changes").replace("hardly changes", "hardly changes")
     kept = best.token_id == effect.top.token_id
     outcome = (
-        f"“{effect.top.word}” stays the most likely, {before:.3f} → {after:.3f}"
+        f"“{readable(effect.top.word)}” stays the most likely, {before:.3f} → {after:.3f}"
         if kept
-        else f"“{effect.top.word}” falls from {before:.3f} to {after:.3f} and “{best.word}” leads with "
-        f"{best.probabilities[number]:.3f}"
+        else f"“{readable(effect.top.word)}” falls from {before:.3f} to {after:.3f} and “{readable(best.word)}” leads "
+        f"with {best.probabilities[number]:.3f}"
     )
     return f"{done} {strength} the next word (KL {effect.kl[number]:.3g} nats): {outcome}."
 

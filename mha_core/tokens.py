@@ -117,6 +117,11 @@ def visible(text: str) -> str:
     return body.replace(" ", "␣") if not body.strip() else body
 
 
+def readable(surface: str) -> str:
+    """A piece for a sentence: its leading space kept, other white space and control characters made visible."""
+    return f" {visible(surface[1:])}" if len(surface) > 1 and surface[0] == " " else visible(surface)
+
+
 def _visible_character(character: str) -> str:
     if character in _VISIBLE:
         return _VISIBLE[character]

@@ -56,7 +56,9 @@ def kind_controls(tokens: Tokens) -> None:
         ways, places = st.columns([3, 2], gap="medium")
         with ways:
             bound = bind("kinds", convert=tuple, to_widget=list(current().kinds))
-            st.pills("Replace by", KINDS, selection_mode="multi", format_func=lambda k: _NAMES.get(k, k), **bound)
+            st.pills(
+                "Replace by", KINDS, selection_mode="multi", wrap=True, format_func=lambda k: _NAMES.get(k, k), **bound
+            )
         with places:
             _where_choice(tokens)
         kinds = current().kinds

@@ -19,7 +19,7 @@ from mha_core.effects import (
 )
 from mha_core.metrics import cosine_similarity, sentence_embedding
 from mha_core.model import Model
-from mha_core.tokens import InputError
+from mha_core.tokens import InputError, readable
 from mha_core.trace import Trace
 from mha_core.ui import effects
 from mha_core.ui.session import current, run
@@ -101,12 +101,14 @@ class EffectCards:
         top = effect.top
         with st.container(horizontal=True):
             if not self.changed:
-                st.metric(plain(f"P(“{top.word}”)"), f"{top.probabilities[0]:.3f}", border=True)
+                st.metric(plain(f"P(“{readable(top.word)}”)"), f"{top.probabilities[0]:.3f}", border=True)
                 st.metric("entropy, nats", f"{effect.entropy[0]:.2f}", border=True)
             for number, name in enumerate(effect.runs[1:], start=1):
                 before, after = top.probabilities[0], top.probabilities[number]
                 st.metric(
-                    plain(f"P(“{top.word}”), {name}"), f"{before:.3f} → {after:.3f}", delta=f"{after - before:+.3f}",
+                    plain(f"P(“{readable(top.word)}”), {name}"),
+                    f"{before:.3f} → {after:.3f}",
+                    delta=f"{after - before:+.3f}",
                     delta_color="off",
                     border=True,
                 )  # fmt: skip
@@ -165,7 +167,7 @@ class EffectCards:
         self, rows: Mapping[str, Sequence[float | None]], what: str, unit: str, fmt: effects.Format, least: float
     ) -> None:
         """One strip of tokens per run, on one scale."""
-        limit = max(least, *(abs(value) for row in rows.values() for value in row if value is not None))
+        limit = max([least, *(abs(value) for row in rows.values() for value in row if value is not None)])
         tokens = self.clean.tokens
         for name, row in rows.items():
             st.caption(name)

@@ -148,16 +148,21 @@ def why_card(maps: LayerMaps, head: int) -> None:
         with from_side:
             query = min(state.query, len(queries) - 1) if state.query >= 0 else len(queries) - 1
             st.selectbox("From token (query)", range(len(queries)), format_func=lambda i: whole_words(queries, i),
-                         **bind("query", to_widget=query))  # fmt: skip
+                         **bind("query", convert=_position, to_widget=query))  # fmt: skip
         best = int(maps.trace.weights(maps.layer, maps.site)[head, query].argmax())
         key = state.key if 0 <= state.key < len(keys) else best
         with to_side:
             st.selectbox("To token (key)", range(len(keys)), format_func=lambda i: whole_words(keys, i),
-                         **bind("key", to_widget=key))  # fmt: skip
+                         **bind("key", convert=_position, to_widget=key))  # fmt: skip
         why = explain_weight(maps.trace, maps.layer, head, query, key, maps.site)
         st.text(_why_line(why))
         with st.expander("Dimension by dimension", expanded=state.key >= 0):
             _why_figures(why, keys.labels)
+
+
+def _position(value: object) -> int:
+    """A token that was chosen. A browser may still send one as it was listed for another text: then the last."""
+    return value if isinstance(value, int) else -1
 
 
 def _why_line(why: WeightExplanation) -> str:

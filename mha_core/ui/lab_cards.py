@@ -15,7 +15,7 @@ from mha_core.trace import Site
 from mha_core.ui import components
 from mha_core.ui.exports import export_menu
 from mha_core.ui.lab_more import layers_by_heads
-from mha_core.ui.session import Working, current, update
+from mha_core.ui.session import Working, acted, current, update
 from mha_core.ui.sidebar import Shared
 from mha_core.ui.state import parse_heads
 from mha_core.ui.stores import store
@@ -40,7 +40,8 @@ def grid_card(shared: Shared, off: tuple[str, ...], site: str) -> tuple[str, ...
         sweep = kept_sweep(shared, site, "zero")
         chosen = components.head_grid(
             key=f"grid_{model.name}_{site}", n_layers=shape.n_layers, n_heads=shape.n_heads, group=shape.group,
-            off=here, site_prefix="" if site == "self" else f"{site}.",
+            off=here,
+            on_change=acted, site_prefix="" if site == "self" else f"{site}.",
             heat=None if sweep is None else np.abs(sweep.effects),
             heat_label="" if sweep is None else f"exact sweep, |{sweep.metric}|",
         )  # fmt: skip

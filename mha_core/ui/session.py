@@ -15,7 +15,8 @@ from mha_core.ui.state import ViewState
 from mha_core.ui.stores import store
 from mha_core.ui.text import plain
 
-_STATE, _WRITTEN, _STOPPED = "_view_state", "_url_written", "_stopped"
+_STATE, _WRITTEN, _STOPPED, _ACTED = "_view_state", "_url_written", "_stopped", "_acted"
+CAPPED = "_capped"  # how long a text of the address was
 SLOW_TOKENS = 200  # above, a run takes long enough that progress is shown
 
 
@@ -28,6 +29,9 @@ def current() -> ViewState:
 def update(**changes: Any) -> None:
     """Change some choices. In a widget's callback, before the page runs again."""
     st.session_state[_STATE] = current().with_(**changes)
+    st.session_state[_ACTED] = True
+    if "text" in changes:
+        st.session_state[CAPPED] = 0
 
 
 def adopt_url() -> None:
@@ -36,12 +40,21 @@ def adopt_url() -> None:
     A page switch empties the URL; the session's choices then stay, and `write_url` puts them back.
     """
     query = st.query_params.to_dict()
-    if _STATE not in st.session_state or (query and query != st.session_state.get(_WRITTEN)):
+    # What the visitor has just done in the page is newer than the address the browser still shows.
+    acted = st.session_state.pop(_ACTED, False)
+    if _STATE not in st.session_state or (query and not acted and query != st.session_state.get(_WRITTEN)):
         st.session_state[_STATE] = ViewState.from_query(query)
+        st.session_state[CAPPED] = max((len(query.get(name, "")) for name in ("text", "pair", "other")), default=0)
+
+
+def acted() -> None:
+    """Say that the visitor did something, for widgets whose value is taken in the page's body."""
+    st.session_state[_ACTED] = True
 
 
 def write_url() -> None:
     """Put the visitor's choices into the URL, so that the address is a link to what is seen."""
+    st.session_state.pop(_ACTED, None)  # set by the page itself in this run, not by the visitor
     query = current().to_query()
     if st.query_params.to_dict() != query:
         st.query_params.from_dict(query)

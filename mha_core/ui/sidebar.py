@@ -16,7 +16,7 @@ from mha_core.trace import Trace
 from mha_core.ui.link import copy_link
 from mha_core.ui.overview import clean_run
 from mha_core.ui.pages import require_app
-from mha_core.ui.session import bind, current, stop_with, update, write_url
+from mha_core.ui.session import CAPPED, bind, current, stop_with, update, write_url
 from mha_core.ui.state import MAX_NAME, MAX_TEXT
 from mha_core.ui.stores import store
 from mha_core.ui.text import plain
@@ -114,17 +114,16 @@ def _own_layer_sizes(name: str) -> None:
         d_model, n_heads, seed = model.layer.d_model, model.layer.n_heads, model.seed
     except ValueError:
         d_model, n_heads, seed = 64, 8, 0
-    left, middle, right = st.columns(3)
-    sizes = [8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024]
-    with left:
-        st.selectbox("d_model", sorted({*sizes, d_model}), index=sorted({*sizes, d_model}).index(d_model),
-                     key="own_d_model", on_change=_own_layer_changed)  # fmt: skip
+    sizes = sorted({8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, d_model})
     divisors = [h for h in range(1, min(d_model, MAX_HEADS) + 1) if d_model % h == 0]
-    with middle:
-        st.selectbox("heads", divisors, index=divisors.index(n_heads) if n_heads in divisors else 0,
-                     key="own_heads", on_change=_own_layer_changed)  # fmt: skip
-    with right:
-        st.number_input("seed", 0, 999_999, seed, key="own_seed", on_change=_own_layer_changed)
+    chosen = {"own_d_model": d_model, "own_heads": n_heads if n_heads in divisors else 1, "own_seed": seed}
+    for key, value in chosen.items():  # a link or another page may say something else than the fields do
+        if st.session_state.get(key) != value:
+            st.session_state[key] = value
+    left, middle, right = st.columns(3)
+    left.selectbox("d_model", sizes, key="own_d_model", on_change=_own_layer_changed)
+    middle.selectbox("heads", divisors, key="own_heads", on_change=_own_layer_changed)
+    right.number_input("seed", 0, 999_999, key="own_seed", on_change=_own_layer_changed)
 
 
 def _own_layer_changed() -> None:
@@ -217,5 +216,8 @@ def _model_details(model: Model) -> None:
 
 def _token_count(tokens: Tokens) -> None:
     st.caption(f"{len(tokens):,} tokens of at most {tokens.limit:,}")
+    given = st.session_state.get(CAPPED, 0)
+    if given > MAX_TEXT:
+        st.warning(f"The link's text is {given:,} characters long; the first {MAX_TEXT:,} are taken.")
     for note in tokens.notes:
         st.warning(plain(note))

@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 
 _PUNCTUATION = re.compile(r"([!-/:-@\[-`{-~])")
+# What Streamlit turns into typographic signs, emoji and icons after Markdown has been read, where no escape helps.
+_REPLACED = re.compile(r"(<->|<-|->|<=|>=|~=|--+|:[A-Za-z0-9_/+-]+:)")
 
 
 def plain(text: str) -> str:
     """`text` with every ASCII punctuation mark escaped, so that Markdown, LaTeX and colour directives stay letters.
 
     For places where Streamlit always reads Markdown (errors, captions, labels). A backslash before punctuation is the
-    one escape CommonMark guarantees.
+    one escape CommonMark guarantees; the few signs that are replaced all the same are set as code, which never is.
     """
-    return _PUNCTUATION.sub(r"\\\1", text)
+    parts = _REPLACED.split(text)
+    return "".join(f"`{part}`" if number % 2 else _PUNCTUATION.sub(r"\\\1", part) for number, part in enumerate(parts))
