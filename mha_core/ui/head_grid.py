@@ -132,7 +132,9 @@ def head_grid(
     names = [f"{site_prefix}L{layer}H{head}" for layer in range(n_layers) for head in range(n_heads)]
     values, low, high = _heat(heat, heat_range, n_layers, n_heads)
     slot = f"_head_grid_{key}"
-    held = st.session_state.get(slot)
+    # One mutable holder: saved in place, so that no newer click can end the run between saving and returning.
+    records: dict[str, object] = st.session_state.setdefault("_head_grids", {})
+    held = records.get(slot)
     component_state = st.session_state.get(key)
     message = component_state.get("off") if isinstance(component_state, Mapping) else None
     record = reconcile(held if isinstance(held, GridRecord) else None, off, message, names)
@@ -155,7 +157,7 @@ def head_grid(
         on_off_change=on_change or _nothing,
     )
     # Only after mounting: a rerun that interrupts the mount must find the message still unread.
-    st.session_state[slot] = record
+    records[slot] = record
     return list(record.off)
 
 

@@ -15,7 +15,7 @@ from mha_core.trace import Site
 from mha_core.ui import components
 from mha_core.ui.exports import export_menu
 from mha_core.ui.lab_more import layers_by_heads
-from mha_core.ui.session import Working, acted, current, update
+from mha_core.ui.session import Working, acted, current, held, update
 from mha_core.ui.sidebar import Shared
 from mha_core.ui.state import parse_heads
 from mha_core.ui.stores import store
@@ -38,6 +38,7 @@ def grid_card(shared: Shared, off: tuple[str, ...], site: str) -> tuple[str, ...
         site_choice(trace, site)
         here = [name for name in off if HeadRef.parse(name).site == site]
         sweep = kept_sweep(shared, site, "zero")
+        mine = held()
         chosen = components.head_grid(
             key=f"grid_{model.name}_{site}", n_layers=shape.n_layers, n_heads=shape.n_heads, group=shape.group,
             off=here,
@@ -47,7 +48,7 @@ def grid_card(shared: Shared, off: tuple[str, ...], site: str) -> tuple[str, ...
         )  # fmt: skip
         if chosen != here:
             off = (*[name for name in off if name not in here], *chosen)
-            update(off=off)
+            mine.change(off=off)
         _list_and_presets(off, site, shape, sweep)
     return off
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 from typing import Any
 
 import streamlit as st
@@ -15,23 +16,53 @@ from mha_core.ui.state import ViewState
 from mha_core.ui.stores import store
 from mha_core.ui.text import plain
 
-_STATE, _WRITTEN, _STOPPED, _ACTED = "_view_state", "_url_written", "_stopped", "_acted"
-CAPPED = "_capped"  # how long a text of the address was
+_HELD, _STOPPED = "_held", "_stopped"
 SLOW_TOKENS = 200  # above, a run takes long enough that progress is shown
+
+
+@dataclass
+class Held:
+    """What a session holds. Changed in place: any access to Streamlit's session state may be where a newer click ends
+    this run, so that two things that belong together must not be kept by two such accesses.
+
+    state: the visitor's choices. acted: they did something in the page since the last run. written: the address as it
+    was last put. capped: how long a text of the address was.
+    """
+
+    state: ViewState
+    acted: bool = False
+    written: dict[str, str] | None = None
+    capped: int = 0
+
+    def change(self, **changes: Any) -> None:
+        """Change some choices, in one step."""
+        self.state = self.state.with_(**changes)
+        self.acted = True
+        if "text" in changes:
+            self.capped = 0
+
+
+def held() -> Held:
+    """This session's choices, to be changed in place."""
+    found: Held | None = st.session_state.get(_HELD)
+    if found is None:
+        found = st.session_state[_HELD] = Held(ViewState())
+    return found
 
 
 def current() -> ViewState:
     """The visitor's choices."""
-    state: ViewState = st.session_state.get(_STATE) or ViewState()
-    return state
+    return held().state
 
 
 def update(**changes: Any) -> None:
     """Change some choices. In a widget's callback, before the page runs again."""
-    st.session_state[_STATE] = current().with_(**changes)
-    st.session_state[_ACTED] = True
-    if "text" in changes:
-        st.session_state[CAPPED] = 0
+    held().change(**changes)
+
+
+def acted() -> None:
+    """Say that the visitor did something, for widgets whose value is taken in the page's body."""
+    held().acted = True
 
 
 def adopt_url() -> None:
@@ -40,25 +71,22 @@ def adopt_url() -> None:
     A page switch empties the URL; the session's choices then stay, and `write_url` puts them back.
     """
     query = st.query_params.to_dict()
+    mine = held()
     # What the visitor has just done in the page is newer than the address the browser still shows.
-    acted = st.session_state.pop(_ACTED, False)
-    if _STATE not in st.session_state or (query and not acted and query != st.session_state.get(_WRITTEN)):
-        st.session_state[_STATE] = ViewState.from_query(query)
-        st.session_state[CAPPED] = max((len(query.get(name, "")) for name in ("text", "pair", "other")), default=0)
-
-
-def acted() -> None:
-    """Say that the visitor did something, for widgets whose value is taken in the page's body."""
-    st.session_state[_ACTED] = True
+    did, mine.acted = mine.acted, False
+    if (mine.written is None and not did) or (query and not did and query != mine.written):
+        mine.state = ViewState.from_query(query)
+        mine.capped = max(len(query.get(name, "")) for name in ("text", "pair", "other"))
 
 
 def write_url() -> None:
     """Put the visitor's choices into the URL, so that the address is a link to what is seen."""
-    st.session_state.pop(_ACTED, None)  # set by the page itself in this run, not by the visitor
-    query = current().to_query()
+    mine = held()
+    mine.acted = False  # set by the page itself in this run, not by the visitor
+    query = mine.state.to_query()
+    mine.written = query
     if st.query_params.to_dict() != query:
         st.query_params.from_dict(query)
-    st.session_state[_WRITTEN] = query
 
 
 def bind(field: str, convert: Callable[[Any], Any] = lambda value: value, to_widget: Any = None) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from mha_core.trace import Trace
 from mha_core.ui.link import copy_link
 from mha_core.ui.overview import clean_run
 from mha_core.ui.pages import require_app
-from mha_core.ui.session import CAPPED, bind, current, stop_with, update, write_url
+from mha_core.ui.session import bind, current, held, stop_with, update, write_url
 from mha_core.ui.state import MAX_NAME, MAX_TEXT
 from mha_core.ui.stores import store
 from mha_core.ui.text import plain
@@ -216,7 +216,7 @@ def _model_details(model: Model) -> None:
 
 def _token_count(tokens: Tokens) -> None:
     st.caption(f"{len(tokens):,} tokens of at most {tokens.limit:,}")
-    given = st.session_state.get(CAPPED, 0)
+    given = held().capped
     if given > MAX_TEXT:
         st.warning(f"The link's text is {given:,} characters long; the first {MAX_TEXT:,} are taken.")
     for note in tokens.notes:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import string
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+from playwright.sync_api import Error as PlaywrightError
 from playwright.sync_api import Page
 
 from tests.bench.measure import Spread
@@ -15,7 +16,7 @@ from tests.bench.measure import Spread
 METER = Path(__file__).with_name("meter.js").read_text(encoding="utf-8")
 QUIET = 300  # milliseconds without a message or change after which all is done
 TIMEOUT = 60_000  # milliseconds
-PAUSE = 0.25  # seconds for which the sentence's field waits for more keys
+PAUSE = 250  # milliseconds for which the sentence's field waits for more keys
 Result = Mapping[str, Any]
 
 NOTES = (
@@ -67,7 +68,11 @@ class PageMeter:
         self.page.evaluate("options => headscopeMeter.arm(options)", options)
         before = self._busy()
         action()
-        result: dict[str, Any] = self.page.evaluate("() => headscopeMeter.result")
+        try:
+            result: dict[str, Any] = self.page.evaluate("() => headscopeMeter.result")
+        except PlaywrightError as error:
+            said = self.page.locator("[data-testid=stException], [data-testid=stAlert]").all_inner_texts()
+            raise AssertionError(f"{error.message}\nThe page says: {said or 'nothing'}") from error
         return {**result, "busy": self._busy() - before}
 
     def _busy(self) -> float:
@@ -85,33 +90,29 @@ class Typist:
 
     def __init__(self, meter: PageMeter, text: str) -> None:
         self.meter, self.field = meter, meter.page.get_by_label("Sentence", exact=True)
-        self._opening, self._rest = text.split(" ", maxsplit=1)
-        self._keys = self._all_keys()
+        self.text = text
+        self._unused = string.ascii_lowercase[1:]
         self.field.click()
         self.field.press("End")
 
     def edit(self) -> None:
         """One key."""
+        key, self._unused = self._unused[0], self._unused[1:]
+        self.text = self.text[:-1] + key
         self.meter.page.keyboard.press("Shift+ArrowLeft")
-        self.meter.page.keyboard.press(next(self._keys))
+        self.meter.page.keyboard.press(key)
 
     def prepare(self, edits: int) -> None:
         """Make sure that as many edits can follow with nothing in between: begin another sentence where there can't."""
-        if edits > self._left:
-            opening = self.OPENINGS[self.OPENINGS.index(self._opening) + 1]
-            self._opening = opening
-            self._keys = self._all_keys()
-            self.field.fill(f"{opening} {self._rest}")
-            self.field.press("End")
-            self.meter.page.wait_for_timeout(2000 * PAUSE)
-            self.meter.settle()
-
-    def _all_keys(self) -> Iterator[str]:
-        for number, key in enumerate(string.ascii_lowercase[1:], start=1):
-            self._left = len(string.ascii_lowercase) - 1 - number
-            yield key
-
-    _left = len(string.ascii_lowercase) - 1
+        if edits <= len(self._unused):
+            return
+        opening, rest = self.text.split(" ", maxsplit=1)
+        self.text = f"{self.OPENINGS[self.OPENINGS.index(opening) + 1]} {rest[:-1]}a"
+        self._unused = string.ascii_lowercase[1:]
+        self.field.fill(self.text)
+        self.field.press("End")
+        self.meter.page.wait_for_timeout(2 * PAUSE)
+        self.meter.settle()
 
 
 def spread(results: list[Result], of: Callable[[Result], float]) -> Spread:
