@@ -4,7 +4,7 @@ import streamlit as st
 
 from mha_core.paths import asset
 from mha_core.ui.pages import navigation
-from mha_core.ui.session import adopt_url, write_url
+from mha_core.ui.session import adopt_url, held, write_url
 from mha_core.ui.sidebar import draw_sidebar
 
 st.set_page_config(
@@ -17,6 +17,7 @@ st.set_page_config(
 st.logo(str(asset("logo.svg")), size="large")
 st.html(asset("app.css"))
 page = navigation()
+held().on_page(page.title)
 adopt_url()
 draw_sidebar()
 page.run()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ from mha_core.ui.stores import store
 from mha_core.ui.text import plain
 
 _HELD, _STOPPED = "_held", "_stopped"
+_SWITCH_SECONDS = 4.0
 SLOW_TOKENS = 200  # above, a run takes long enough that progress is shown
 
 
@@ -25,6 +27,7 @@ class Held:
     """What a session holds. Changed in place: any access to Streamlit's session state may be where a newer click ends
     this run, so that two things that belong together must not be kept by two such accesses.
 
+    page, switched_at: the page that is open, and when it was switched to.
     state: the visitor's choices. acted: they did something in the page since the last run. written: the address as it
     was last put. capped: how long a text of the address was.
     """
@@ -33,6 +36,19 @@ class Held:
     acted: bool = False
     written: dict[str, str] | None = None
     capped: int = 0
+    page: str = ""
+    switched_at: float = float("-inf")
+
+    def on_page(self, name: str) -> None:
+        """Note which page is open, and when it was last another one."""
+        if self.page and name != self.page:
+            self.switched_at = time.monotonic()
+        self.page = name
+
+    @property
+    def just_switched(self) -> bool:
+        """Whether the page was switched moments ago."""
+        return time.monotonic() - self.switched_at < _SWITCH_SECONDS
 
     def change(self, **changes: Any) -> None:
         """Change some choices, in one step."""
@@ -101,7 +117,10 @@ def bind(field: str, convert: Callable[[Any], Any] = lambda value: value, to_wid
         st.session_state[key] = value
 
     def changed() -> None:
-        update(**{field: convert(st.session_state[key])})
+        value = convert(st.session_state[key])
+        if value == "" and getattr(current(), field) and held().just_switched:
+            return  # a field that is drawn anew on another page can report itself empty before it has its text
+        update(**{field: value})
 
     return {"key": key, "on_change": changed}
 
