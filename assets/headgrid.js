@@ -8,7 +8,13 @@
 // Browser to Python: setStateValue("off", {heads, seq, rev}); Python takes it only if rev is still its own and seq is new.
 // Python to browser: a different rev is Python's own change and is adopted (an unfinished gesture ends); the same rev
 // is an echo and is adopted only if its seq is not older than ours, so an older echo never undoes a newer click.
+// A message can be lost while the page is redrawn, and a grid can be taken down with changes nobody has heard of. What no
+// answer contains yet is therefore kept by its rev, taken over by the next grid of that rev, and said again once Python
+// is at rest; saying it twice does no harm.
 
+const UNHEARD = new Map(); // rev -> {seq, off}
+const PATIENCE = 800; // ms without an answer, and with Python at rest, before a change is said again
+const REMINDERS = 6; // in a row; a server that is gone is not asked for ever
 const GRIDS = new WeakMap(); // parentElement -> HeadGrid
 const BURST = 150; // ms: keyboard changes closer together than this go to Python as one
 
@@ -61,6 +67,7 @@ class HeadGrid {
     this.generation = 0;
     this.rev = undefined;
     this.seq = 0;
+    this.reminded = 0; // how often the last change was said again
     this.anchor = null; // the last head that was set by hand: where a shift-click's rectangle starts
     this.place = [0, 0]; // roving tabindex; layer -1: head headers, -2: KV headers; head -1: layer headers
     this.gesture = null;
@@ -72,6 +79,7 @@ class HeadGrid {
   destroy() {
     this.resize.disconnect();
     clearTimeout(this.timer);
+    clearTimeout(this.reminder);
     this.root.remove();
   }
 
@@ -96,13 +104,22 @@ class HeadGrid {
   }
 
   adopt(data) {
-    const pythonChanged = data.rev !== this.rev;
-    if (!pythonChanged && data.seq < this.seq) return; // an older echo of our own
-    if (pythonChanged) {
+    if (data.rev !== this.rev) {
       clearTimeout(this.timer);
       this.gesture = null;
+      UNHEARD.delete(this.rev);
+      this.rev = data.rev;
     }
-    this.rev = data.rev;
+    const unheard = UNHEARD.get(data.rev);
+    if (unheard && data.seq < unheard.seq) {
+      // an older echo of our own, or a new grid in the place of one whose last change is not known yet
+      this.seq = unheard.seq;
+      this.off = new Set(unheard.off);
+      this.remind();
+      return;
+    }
+    UNHEARD.delete(data.rev);
+    this.stopReminding();
     this.seq = data.seq;
     this.off = new Set();
     for (const name of data.off) {
@@ -214,6 +231,29 @@ class HeadGrid {
     this.root.dataset.off = String(names.length);
   }
 
+  /** Remember what no answer contains yet. */
+  keep() {
+    UNHEARD.set(this.rev, { seq: this.seq, off: new Set(this.off) });
+    this.reminded = 0;
+  }
+
+  /** Say it again when there is no answer for a while although Python is at rest. */
+  remind() {
+    clearTimeout(this.reminder);
+    if (this.reminded >= REMINDERS) return;
+    this.reminder = setTimeout(() => {
+      const busy = this.gesture || document.querySelector('[data-test-script-state="running"]');
+      if (busy) return this.remind();
+      this.reminded += 1;
+      this.send();
+    }, PATIENCE);
+  }
+
+  stopReminding() {
+    clearTimeout(this.reminder);
+    this.reminded = 0;
+  }
+
   list() {
     return this.cells.filter((cell) => this.off.has(cell.place)).map((cell) => this.name(cell.layer, cell.head));
   }
@@ -256,6 +296,7 @@ class HeadGrid {
     }
     if (!changed) return;
     this.seq += 1;
+    this.keep();
     this.refresh();
   }
 
@@ -268,6 +309,7 @@ class HeadGrid {
     clearTimeout(this.timer);
     this.timer = undefined;
     this.component.setStateValue("off", { heads: this.list(), seq: this.seq, rev: this.rev });
+    this.remind();
   }
 
   sendSoon() {
@@ -409,6 +451,7 @@ class HeadGrid {
     this.off = this.gesture.before;
     this.seq = this.gesture.seq;
     this.gesture = null;
+    this.keep();
     this.refresh();
   }
 

@@ -58,6 +58,7 @@ class Call:
     on_attention: called before each attention with the number of those done; what it raises ends the run.
     observe: called after each attention with its slot and weights [batch, head, query, key].
     head_input: in a replay, the final hidden states to put under the model's output head instead of running it.
+    next_logits: the model's output shall hold the last position's logits; otherwise its head has nothing to do.
     gradients: keep every z in `outputs`, with a gradient asked for from there on. The weights never have one.
     """
 
@@ -68,6 +69,7 @@ class Call:
     on_attention: Callable[[int], None] | None = None
     observe: Callable[[SlotKey, Tensor], None] | None = None
     head_input: Tensor | None = None
+    next_logits: bool = False
     gradients: bool = False
 
     records: dict[SlotKey, AttentionInputs] = field(default_factory=dict)
@@ -277,8 +279,8 @@ def watch_projections(projections: Mapping[SlotKey, nn.Module]) -> None:
 def watch_base(base: nn.Module) -> None:
     """Put a switch between a model's trunk and its output head.
 
-    In a run, the call takes the trunk's final hidden states and the head sees the last position only, so that no
-    [position, vocabulary] logits are made. In a replay (`Call.head_input`) the trunk does not run at all and the head
+    In a run, the call takes the trunk's final hidden states and the head sees no position (or the last one, where the
+    call asks for it): the largest matrix of a small model is not multiplied in vain, once per row of a batch. In a replay (`Call.head_input`) the trunk does not run at all and the head
     gets the hidden states it is given: that is how logits are made later, for the positions asked for, in any family.
     """
     original = base.forward
@@ -294,7 +296,7 @@ def watch_base(base: nn.Module) -> None:
             return output_type[0](last_hidden_state=call.head_input)
         output = original(*args, **kwargs)
         call.hidden = output.last_hidden_state
-        output["last_hidden_state"] = call.hidden[:, -1:]
+        output["last_hidden_state"] = call.hidden[:, -1:] if call.next_logits else call.hidden[:1, :0]
         return output
 
     base.forward = forward  # type: ignore[method-assign]

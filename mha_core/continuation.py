@@ -111,7 +111,7 @@ def _writer(model: PretrainedModel, resolved: Resolved) -> Callable[[list[int]],
     """Ids so far -> logits [vocabulary] of the next, for a decoder."""
 
     def step(ids: list[int]) -> Tensor:
-        call = Call(model.slots, resolved.edits, record=False)
+        call = Call(model.slots, resolved.edits, record=False, next_logits=True)
         arguments = {"input_ids": torch.tensor([ids]), "attention_mask": torch.ones(1, len(ids), dtype=torch.long)}
         logits: Tensor = model.call_in(call, arguments, {})["logits"]
         resolved.applied(call.applied, call.blocked)
@@ -132,7 +132,7 @@ def _decoder(model: PretrainedModel, source: Tokens, resolved: Resolved) -> Call
     def step(ids: list[int]) -> Tensor:
         target = [model.start_token, *ids]
         edits = _until(resolved.edits, len(target))
-        call = Call(model.slots, edits, record=False)
+        call = Call(model.slots, edits, record=False, next_logits=True)
         logits: Tensor = model.call_in(call, arguments, {"input_ids": torch.tensor([target])})["logits"]
         missed = [slot for slot in edits if slot[0] != "enc" and not call.applied.get(slot)]
         missed += [slot for slot in edits if slot[0] == "enc" and not reading.applied.get(slot)]

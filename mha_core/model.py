@@ -435,7 +435,7 @@ class PretrainedModel(Model):
             encoded = self.hf.get_encoder()(**{k: v for k, v in arguments.items() if k != "token_type_ids"})
         arguments = {"encoder_outputs": encoded, "attention_mask": arguments["attention_mask"]}
         for _ in range(min(MAX_NEW_TOKENS, self.max_tokens - 1)):
-            call = Call(self.slots, record=False)
+            call = Call(self.slots, record=False, next_logits=True)
             logits = self.call_in(call, arguments, {"input_ids": torch.tensor([ids])})["logits"]
             best = int(logits[0, -1].argmax())
             if best in self.end_tokens:

@@ -9,6 +9,7 @@ the library's blocks is reimplemented. See `blocks.py`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
@@ -37,6 +38,7 @@ class Variants:
     model, inputs, clean: the model, the sentence and its unchanged run.
     positions: query positions where heads are changed, counted from 0; None: all.
     memory_budget: bytes that a chunk's activations may take; None: what fits the processor's cache.
+    blocks: what the blocks took in and gave back in the clean run (`clean_run`); nothing for our own layer.
     """
 
     model: Model
@@ -44,7 +46,7 @@ class Variants:
     clean: Trace
     positions: tuple[int, ...] | None = None
     memory_budget: int | None = None
-    _blocks: CleanBlocks = field(default_factory=CleanBlocks)
+    blocks: CleanBlocks = field(default_factory=CleanBlocks)
 
     def chunks(self, variants: Sequence[Variant]) -> Iterator[tuple[list[int], Tensor]]:
         """Variants in chunks: which of them, and their final hidden states [row, position, d_model].
@@ -58,9 +60,6 @@ class Variants:
             for number, variant in enumerate(variants):
                 yield [number], self._alone(variant)[None]
             return
-        if not self._blocks.inputs:
-            call = Call(self.model.slots, record=False)
-            self._forward(self.model, call, Wavefront(self.model.blocks, self._blocks, record=True))
         order = sorted(range(len(variants)), key=lambda number: _start(variants[number]))
         size = self._chunk_size(variants)
         for start in range(0, len(order), size):
@@ -81,7 +80,8 @@ class Variants:
         edits = {slot: self._edits(places) for slot, places in by_slot.items()}
         call = Call(model.slots, edits, record=False)
         call.start_at(min(joins))
-        self._forward(model, call, Wavefront(model.blocks, self._blocks, _stack(variants[0]), joins))
+        with _through(Wavefront(model.blocks, self.blocks, _stack(variants[0]), joins)):
+            model.call_in(call, *batch_arguments([self.inputs]))
         if call.applied != dict.fromkeys(by_slot, 1) or call.hidden is None or len(call.hidden) != len(variants):
             raise InterventionError("Not every head that was asked for was reached; this is a fault of Headscope.")
         return call.hidden
@@ -113,12 +113,24 @@ class Variants:
             return max(1, self.memory_budget // per_row)
         return max(8, _ROWS_TOKENS // n_positions)
 
-    def _forward(self, model: PretrainedModel, call: Call, wavefront: Wavefront) -> None:
-        token = WAVEFRONT.set(wavefront)
-        try:
-            model.call_in(call, *batch_arguments([self.inputs]))
-        finally:
-            WAVEFRONT.reset(token)
+
+@contextmanager
+def _through(wavefront: Wavefront) -> Iterator[None]:
+    """Runs in here pass their blocks this way."""
+    token = WAVEFRONT.set(wavefront)
+    try:
+        yield
+    finally:
+        WAVEFRONT.reset(token)
+
+
+def clean_run(model: Model, inputs: RunInputs) -> tuple[Trace, CleanBlocks]:
+    """The run nothing is changed in, and what its blocks took in and gave back, which variants begin from."""
+    blocks = CleanBlocks()
+    if not isinstance(model, PretrainedModel):
+        return model.run_prepared(inputs), blocks
+    with _through(Wavefront(model.blocks, blocks, record=True)):
+        return model.run_prepared(inputs), blocks
 
 
 def _stack(variant: Variant) -> str:
@@ -206,9 +218,9 @@ def experiment(
     """
     inputs = model.prepare(text, target=target)
     ablation = ablation_of(model, inputs, heads, kind, reference, source, positions, site)
-    clean = model.run_prepared(inputs)
+    clean, blocks = clean_run(model, inputs)
     outcome = outcome_of(model, inputs.tokens, clean.hidden, metric, answers, other)
-    variants = Variants(model, inputs, clean, ablation.positions, memory_budget)
+    variants = Variants(model, inputs, clean, ablation.positions, memory_budget, blocks)
     return Experiment(variants, outcome, kind, ablation.heads, model.replacements(inputs, ablation))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from tests.bench.measure import in_turn, peak_bytes, resident_bytes
+from tests.bench.measure import in_turn, peak_bytes, resident_bytes, sentence
 
 SMOLLM2 = "smollm2-135m-instruct"
 N_TOKENS = 2048
@@ -110,3 +110,16 @@ def against_the_library() -> dict[str, list[float]]:
     forward = plain_forward(plain_model(SMOLLM2, model.kind), model.kind, tokens.ids)
     pairs = in_turn(lambda: model.run(tokens), forward, pairs=4, warm_up=1)
     return {"own": list(pairs.first.values), "library": list(pairs.second.values)}
+
+
+def memory_of_a_sweep(name: str, n_tokens: str) -> dict[str, int]:
+    """In a fresh process: bytes it occupied after a first run, and at most, with a sweep of every head."""
+    from mha_core import load_model
+    from mha_core.sweep import head_ablation_sweep
+
+    model = load_model(name)
+    tokens = model.tokenize(sentence(lambda text: len(model.tokenize(text)), int(n_tokens)))
+    model.run(tokens)
+    before = resident_bytes()
+    head_ablation_sweep(model, tokens)
+    return {"before": before, "peak": peak_bytes()}

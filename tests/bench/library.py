@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 
 from mha_core.catalogue import find_files
+from mha_core.model import Model
 
 
 def plain_model(name: str, kind: str) -> Any:
@@ -41,3 +43,46 @@ def final_hidden(library: Any, kind: str, ids: tuple[int, ...]) -> torch.Tensor:
 def _arguments(ids: tuple[int, ...]) -> dict[str, Any]:
     given = torch.tensor([ids])
     return {"input_ids": given, "attention_mask": torch.ones_like(given)}
+
+
+def head_by_head(library: Any, model: Model, ids: tuple[int, ...]) -> Callable[..., np.ndarray]:
+    """One forward per head, its block of the output projection's input at zero.
+
+    Returns a function of how many heads (None: all) that gives what `head_ablation_sweep` does by default: KL of the
+    next word for language models, cosine distance of the sentence's vector for encoders, [layer, head].
+    """
+    shape = model.sites[model.main_site]
+    forward = plain_forward(library, model.kind, ids)
+    causal = model.kind == "causal-lm"
+    projections = [
+        layer.self_attn.o_proj for layer in library.model.layers
+    ] if causal else [layer.attention.output.dense for layer in library.encoder.layer]  # fmt: skip
+
+    def reading() -> torch.Tensor:
+        output: Any = forward()
+        if causal:
+            return torch.log_softmax(output.logits[0, -1].double(), dim=-1)
+        return torch.nn.functional.normalize(output.last_hidden_state[0].double().mean(dim=0), dim=0)
+
+    def change(clean: torch.Tensor, ablated: torch.Tensor) -> float:
+        return float((clean.exp() * (clean - ablated)).sum() if causal else 1 - clean @ ablated)
+
+    def every_head(n_heads: int | None = None) -> np.ndarray:
+        clean, effects = reading(), np.full((shape.n_layers, shape.n_heads), np.nan)
+        for place in range(shape.n_layers * shape.n_heads if n_heads is None else n_heads):
+            layer, head = divmod(place, shape.n_heads)
+            block = slice(head * shape.d_head, (head + 1) * shape.d_head)
+
+            def cut(_module: Any, given: tuple[torch.Tensor], block: slice = block) -> tuple[torch.Tensor]:
+                z = given[0].clone()
+                z[..., block] = 0
+                return (z,)
+
+            hook = projections[layer].register_forward_pre_hook(cut)
+            try:
+                effects[layer, head] = change(clean, reading())
+            finally:
+                hook.remove()
+        return effects
+
+    return every_head

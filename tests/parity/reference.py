@@ -156,5 +156,11 @@ def result_of(trace: Trace) -> Tensor:
 
 
 def difference(a: Tensor, b: Tensor) -> float:
-    """Largest absolute difference; infinite when shapes differ."""
-    return float((a - b).detach().abs().max()) if a.shape == b.shape else float("inf")
+    """Largest difference, relative to the largest value where that is above 1; infinite when shapes differ.
+
+    Weights are at most 1, so theirs is absolute. Logits of random weights reach 10 and more, and what float32 can hold
+    of them shrinks as they grow.
+    """
+    if a.shape != b.shape:
+        return float("inf")
+    return float((a - b).detach().abs().max() / b.detach().abs().max().clamp(min=1))
