@@ -279,9 +279,10 @@ def watch_projections(projections: Mapping[SlotKey, nn.Module]) -> None:
 def watch_base(base: nn.Module) -> None:
     """Put a switch between a model's trunk and its output head.
 
-    In a run, the call takes the trunk's final hidden states and the head sees no position (or the last one, where the
-    call asks for it): the largest matrix of a small model is not multiplied in vain, once per row of a batch. In a replay (`Call.head_input`) the trunk does not run at all and the head
-    gets the hidden states it is given: that is how logits are made later, for the positions asked for, in any family.
+    In a run, the call takes the trunk's final hidden states and the head sees no position (or the last one, where
+    the call asks for it): the largest matrix of a small model is not multiplied in vain, once per row of a batch.
+    In a replay (`Call.head_input`) the trunk does not run at all and the head gets the hidden states it is given:
+    that is how logits are made later, for the positions asked for, in any family.
     """
     original = base.forward
     output_type: list[type] = []

@@ -167,7 +167,7 @@ def test_words_typed_one_letter_at_a_time_arrive(page: Page, app_url: str) -> No
     assert page.url.endswith("text=one+two+three")
 
 
-@pytest.mark.xfail(reason="a click while the page is being redrawn can still be lost: known, not solved", strict=False)
+@pytest.mark.flaky(reruns=0)
 def test_quick_clicks_end_where_the_person_ended(page: Page, app_url: str) -> None:
     """Faster than answers and addresses come back: no older address may undo a newer click."""
     visit(page, app_url, model=OWN, kinds="zero")
