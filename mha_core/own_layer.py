@@ -7,9 +7,9 @@ trained: it shows the arithmetic, not language.
 from __future__ import annotations
 
 import hashlib
-import math
 import re
 import time
+from collections.abc import Sequence
 from functools import lru_cache
 
 import torch
@@ -19,6 +19,7 @@ from mha_core.attention import AttentionInputs
 from mha_core.catalogue import OWN_LAYER, ModelNotFoundError, ModelTooLargeError
 from mha_core.layer import MultiHeadAttention
 from mha_core.model import Model, ModelDetails, Observe, Progress, RunInputs
+from mha_core.positions import sinusoidal_positions
 from mha_core.resolve import Resolved
 from mha_core.tokens import InputError, Tokens, ordinary_notes, require_text, split_words, typed_marks, visible
 from mha_core.trace import OutputProjection, Site, Trace
@@ -102,8 +103,7 @@ class OwnLayerModel(Model):
 
     def embed(self, tokens: Tokens) -> Tensor:
         """The layer's input x [1, position, d_model]: seeded word embeddings plus sinusoidal positions."""
-        rows = [_word_vector(word.lower(), self.layer.d_model, self.seed) for word in tokens.surfaces]
-        return (torch.stack(rows) + sinusoidal_positions(len(rows), self.layer.d_model))[None]
+        return embed_words(tokens.surfaces, self.layer.d_model, self.seed)[None]
 
     def prepare(
         self, text: str | Tokens, text_pair: str | None = None, target: str | Tokens | None = None
@@ -144,6 +144,12 @@ class OwnLayerModel(Model):
         return OutputProjection(self.layer.W_O, self.layer.b_O)
 
 
+def embed_words(words: Sequence[str], d_model: int, seed: int) -> Tensor:
+    """[position, d_model]: seeded embeddings of the words, upper and lower case alike, plus sinusoidal positions."""
+    rows = [_word_vector(word.lower(), d_model, seed) for word in words]
+    return torch.stack(rows) + sinusoidal_positions(len(rows), d_model)
+
+
 @lru_cache(maxsize=4096)
 def _word_vector(word: str, d_model: int, seed: int) -> Tensor:
     """A word's embedding: standard normal numbers drawn from a generator seeded with the word itself, so that a word
@@ -152,13 +158,3 @@ def _word_vector(word: str, d_model: int, seed: int) -> Tensor:
     digest = hashlib.sha256(f"{seed}:{word}".encode()).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
     return torch.randn(d_model, generator=generator)
-
-
-def sinusoidal_positions(n_positions: int, d_model: int) -> Tensor:
-    """[position, d_model]: sines in even dimensions, cosines in odd ones (Vaswani et al. 2017, section 3.5)."""
-    position = torch.arange(n_positions)[:, None]
-    rates = torch.exp(-math.log(10000.0) * torch.arange(0, d_model, 2) / d_model)
-    table = torch.zeros(n_positions, d_model)
-    table[:, 0::2] = torch.sin(position * rates)
-    table[:, 1::2] = torch.cos(position * rates[: d_model // 2])
-    return table
