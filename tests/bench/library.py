@@ -12,13 +12,13 @@ from mha_core.catalogue import find_files
 from mha_core.model import Model
 
 
-def plain_model(name: str, kind: str) -> Any:
-    """The library's own model from the same files, on its fused kernel."""
+def plain_model(name: str, kind: str, attention: str = "sdpa") -> Any:
+    """The library's own model from the same files, on its fused kernel or another one of its own."""
     import transformers
 
     cls = transformers.AutoModelForCausalLM if kind == "causal-lm" else transformers.AutoModel
     return cls.from_pretrained(
-        find_files(name).folder, attn_implementation="sdpa", dtype=torch.float32, local_files_only=True
+        find_files(name).folder, attn_implementation=attention, dtype=torch.float32, local_files_only=True
     ).eval()
 
 
