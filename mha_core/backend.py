@@ -181,13 +181,10 @@ def _attention(
         softcap=softcap,
         sinks=s_aux,
     )
-    call = _CALL.get()
     if key.shape[0] == 1 < query.shape[0]:  # variants of a target read one source
         inputs = replace(
             inputs, key=key.expand(len(query), *key.shape[1:]), value=value.expand(len(query), *value.shape[1:])
         )
-    if call is None:
-        return inputs.attend().head_outputs.transpose(1, 2), None
 
     def library() -> Tensor:
         given = {
@@ -199,7 +196,19 @@ def _attention(
         }
         return _library_attention(module, query, key, value, attention_mask, given)
 
-    return call.attend(module, inputs, library).transpose(1, 2).contiguous(), None
+    return attend_in_call(module, inputs, library).transpose(1, 2).contiguous(), None
+
+
+def attend_in_call(module: nn.Module, inputs: AttentionInputs, library: Callable[[], Tensor]) -> Tensor:
+    """One attention of a network, as the running call wants it: z [batch, head, query, d_head].
+
+    Args:
+        module: the attention module, which the call knows its place by.
+        inputs: what is attended with.
+        library: gives the same z by the library's own attention, for runs that ask for that.
+    """
+    call = _CALL.get()
+    return inputs.attend().head_outputs if call is None else call.attend(module, inputs, library)
 
 
 def _library_attention(
