@@ -131,6 +131,29 @@ def _losses(trace: Trace, ids: Tensor, chunk: int = 256) -> Tensor:
     return torch.cat(parts) if parts else token_losses(torch.zeros(1, 1), ids)
 
 
+@dataclass(frozen=True)
+class Written:
+    """What a decoder would write at each position, given the clean run's target before it.
+
+    pieces: the likeliest token. lost: how much of the probability of the clean run's likeliest token is gone.
+    differ: how many pieces are not the clean run's.
+    """
+
+    pieces: tuple[str, ...]
+    lost: tuple[float, ...]
+    differ: int
+
+
+def written(model: Model, clean: Trace, changed: Trace) -> Written:
+    """Compare what two runs of the same target write, position by position."""
+    positions = range(len(clean.tokens))
+    before, after = (trace.logits_at(positions).softmax(dim=-1) for trace in (clean, changed))
+    best, now = before.argmax(dim=-1), after.argmax(dim=-1)
+    lost = (before - after).gather(1, best[:, None])[:, 0].clamp(min=0)
+    pieces = tuple(model.surface(number) for number in now.tolist())
+    return Written(pieces, tuple(lost.tolist()), int((best != now).sum()))
+
+
 def movement(clean: Trace, changed: Trace) -> list[float]:
     """How far each token's final vector moved, relative to its length: [position], 0 where nothing changed."""
     return token_movement(clean.hidden, changed.hidden).tolist()

@@ -112,6 +112,11 @@ class Model(ABC):
         """Whether the model predicts words."""
         return self.kind != "encoder"
 
+    @property
+    def corpus(self) -> tuple[str, ...]:
+        """The reference sentences that `reference="corpus"` means: of the kind that the model is for."""
+        return corpus_sentences()
+
     def _only_site(self) -> Site:
         if len(self.sites) > 1:
             raise AttributeError(
@@ -235,12 +240,12 @@ class Model(ABC):
     ) -> Mapping[SlotKey, Tensor]:
         """Each head's mean output over all positions of reference sentences: slot -> [head, d_head].
 
-        reference: "corpus" for the packaged sentences, or a tuple of sentences. Computed once and kept.
+        reference: "corpus" for the model's own (`corpus`), or a tuple of sentences. Computed once and kept.
         progress: called with (sentences done, in all). What it raises ends the work, and nothing is kept.
         """
         with self._memo.lock:
             if reference not in self._memo.means:
-                sentences = corpus_sentences() if reference == "corpus" else reference
+                sentences = self.corpus if reference == "corpus" else reference
                 while len(self._memo.means) >= 16:  # visitors may bring their own sentences: keep a bound
                     self._memo.means.pop(next(iter(self._memo.means)))
                 self._memo.means[reference] = self._kept_means(reference, tuple(sentences), progress or _silent)

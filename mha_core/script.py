@@ -15,7 +15,6 @@ from pprint import pformat
 import transformers
 
 from mha_core.catalogue import PACKAGES
-from mha_core.corpus import corpus_sentences
 from mha_core.interventions import AttentionKnockout, HeadAblation, InterventionError, Interventions
 from mha_core.model import Model, Plan, PretrainedModel, RunInputs
 from mha_core.outcomes import predicted_position
@@ -220,7 +219,7 @@ def _change(model: PretrainedModel, inputs: RunInputs, item: HeadAblation) -> st
 def _mean_lines(model: PretrainedModel, item: HeadAblation) -> list[str]:
     if item.reference == "sentence":
         return ["means = mean_outputs([arguments(IDS)], PLACES)  # over this sentence's own positions"]
-    sentences: Iterable[str] = corpus_sentences() if isinstance(item.reference, str) else item.reference
+    sentences: Iterable[str] = model.corpus if isinstance(item.reference, str) else item.reference
     lines = "".join(f"    {sentence!r},\n" for sentence in sentences)
     cut = f"truncation=True, max_length={model.max_tokens}"
     return [

@@ -26,7 +26,7 @@ with grid:
     off = lab_cards.grid_card(base, off, site)
     ablation.knockout_controls(model, base.trace, site)
 with effects:
-    ablation.kind_controls(base.tokens)
+    ablation.kind_controls(base, site)
     runs = ablation.draw_effects(base, off, site)
     lab_more.continuation_card(base, runs)
     lab_more.downstream_card(base, runs, site)

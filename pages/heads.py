@@ -22,6 +22,8 @@ if len(trace.sites) > 1:
     )
 if trace.source_tokens is not None:
     st.text(f"Target: {trace.tokens.text}")
+    if site != "enc":
+        st.caption("Each row is the token of the target that was read last; the next one is written from it.")
 state = current()
 draw_look(trace.site_tokens(site)[1])
 maps = showable(LayerMaps(model, trace, site, state.layer, look_of_state()))

@@ -7,7 +7,6 @@ from typing import Any
 
 import streamlit as st
 
-from mha_core.corpus import corpus_sentences
 from mha_core.interventions import InterventionError, Interventions
 from mha_core.maps import LayerMaps
 from mha_core.model import Model
@@ -50,8 +49,9 @@ def base_run(shared: Shared) -> Shared:
     return Shared(shared.model, tokens, clean_run(shared.model, tokens, None))
 
 
-def kind_controls(tokens: Tokens) -> None:
-    """In which ways heads are replaced, with what each way needs, and at which tokens."""
+def kind_controls(shared: Shared, site: str) -> None:
+    """In which ways heads of a site are replaced, with what each way needs, and at which of its queries."""
+    n_packaged = len(shared.model.corpus)
     with st.container(border=True):
         ways, places = st.columns([3, 2], gap="medium")
         with ways:
@@ -60,12 +60,12 @@ def kind_controls(tokens: Tokens) -> None:
                 "Replace by", KINDS, selection_mode="multi", wrap=True, format_func=lambda k: _NAMES.get(k, k), **bound
             )
         with places:
-            _where_choice(tokens)
+            _where_choice(shared.trace.site_tokens(site)[0])
         kinds = current().kinds
-        n = len(reference_lines(current())) or len(corpus_sentences())
+        n = len(reference_lines(current())) or n_packaged
         lines = [_EXPLAINED[kind].format(n=n) for kind in kinds]
         st.caption("  \n".join(lines) or "Choose at least one way to replace a head's output.")
-        _kind_details(kinds)
+        _kind_details(kinds, n_packaged)
         _answer_choice()
 
 
@@ -128,13 +128,13 @@ def _chosen_tokens(tokens: Tokens) -> None:
     )  # fmt: skip
 
 
-def _kind_details(kinds: Sequence[str]) -> None:
-    """What a way of replacing needs to know."""
+def _kind_details(kinds: Sequence[str], n_packaged: int) -> None:
+    """What a way of replacing needs to know. n_packaged: the model's own reference sentences."""
     if "mean" in kinds:
         with st.expander("Reference sentences of the mean"):
             st.text_area(
                 "Your own, one a line", max_chars=MAX_TEXT, height=110, **bind("lines"),
-                placeholder=f"empty: the {len(corpus_sentences())} sentences packaged with Headscope",
+                placeholder=f"empty: the {n_packaged} sentences packaged with Headscope",
             )  # fmt: skip
     if "resample" in kinds:
         st.text_input("Other sentence, as long in tokens", live=True, max_chars=MAX_TEXT, **bind("source"))
@@ -222,7 +222,7 @@ def ablated_runs(shared: Shared, plans: Mapping[str, Interventions], quiet: bool
 
 def measure_reference(model: Model, reference: str | tuple[str, ...] = "corpus") -> None:
     """The heads' mean outputs over the reference sentences, once per model, in view."""
-    n = len(corpus_sentences()) if reference == "corpus" else len(reference)
+    n = len(model.corpus) if reference == "corpus" else len(reference)
     label = f"Measuring each head's mean output over {n} reference sentences (once per model)"
     with Working(label, ("means", model.name, reference)) as working:
         model.mean_outputs(reference, progress=working.progress)

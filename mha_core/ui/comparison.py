@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import streamlit as st
 
-from mha_core.alignment import align, aligned_difference
+from mha_core.alignment import Alignment, align, aligned_difference
 from mha_core.effects import heads_of_model, plan_for
 from mha_core.maps import LayerMaps
 from mha_core.model import Model
@@ -152,9 +152,7 @@ def _draw_panel(number: int, item: DrawnPanel) -> None:
     if item.head == WHOLE_LAYER:
         view = item.maps.grid_view(-1, "first")
         view = replace(view, meta={**view.meta, "group": "compare"})
-        components.layer_maps(
-            view, key=f"view_{number}_layer", on_select=lambda head: set_panel(number, head=head)
-        )
+        components.layer_maps(view, key=f"view_{number}_layer", on_select=lambda head: set_panel(number, head=head))
     else:
         view = item.maps.matrix_view(item.head)
         view = replace(view, meta={**view.meta, "group": "compare"})
@@ -232,27 +230,33 @@ def draw_difference(drawn: Sequence[DrawnPanel]) -> None:
         _difference_of(dict(single)[first], dict(single)[second])
 
 
+def _shared_note(pairs: Alignment, key_pairs: Alignment, site: str) -> str:
+    """What the two panels share; in cross-attention queries and keys are of different texts."""
+    return f"Queries: {pairs.note} Keys: {key_pairs.note}" if site == "cross" else pairs.note
+
+
 def _difference_of(first: DrawnPanel, second: DrawnPanel) -> None:
     tokens = [item.maps.trace.site_tokens(item.maps.site) for item in (first, second)]
-    if first.maps.site == "cross" or second.maps.site == "cross":
-        st.info("Differences are drawn for self-attention, where queries and keys are the same tokens.")
+    if (first.maps.site == "cross") != (second.maps.site == "cross"):
+        st.info("One panel shows cross-attention and the other self-attention; their keys are of different texts.")
         return
     if first.maps.look.quantity != second.maps.look.quantity:
         st.info("One panel shows weights and the other value-weighted maps; choose the same quantity for both.")
         return
-    pairs = align(tokens[0][0], tokens[1][0])
-    if not len(pairs):
+    pairs, key_pairs = (align(one, other) for one, other in zip(*tokens, strict=True))
+    if not len(pairs) or not len(key_pairs):
         st.info("The two sentences share no token, so that there is nothing to subtract.")
         return
-    result = aligned_difference(first.maps.numbers[first.head], second.maps.numbers[second.head], pairs)
+    result = aligned_difference(first.maps.numbers[first.head], second.maps.numbers[second.head], pairs, key_pairs)
     shared_labels = [tokens[0][0].labels[i] for i, _ in pairs]
+    shared_keys = [tokens[0][1].labels[i] for i, _ in key_pairs]
     array = np.asarray(result.difference, dtype=np.float32)
     top = max(float(np.abs(array).max(initial=0.0)), 1e-6)
     meta = {
         "id": f"difference|{first.name}|{second.name}|{hash((tokens[0][0].ids, tokens[1][0].ids)) & 0xFFFFFFFF:x}",
         "alt": f"{first.name} minus {second.name} over {len(pairs)} shared tokens",
         "title": f"{first.name} − {second.name}",
-        "query_labels": shared_labels, "key_labels": shared_labels,
+        "query_labels": shared_labels, "key_labels": shared_keys,
         "range": [-top, top], "scale": "linear", "diverging": True, "causal": first.maps.causal and second.maps.causal,
         "unit": "difference", "group": "compare",
     }  # fmt: skip
@@ -265,9 +269,9 @@ def _difference_of(first: DrawnPanel, second: DrawnPanel) -> None:
         export_menu(view, "difference", "difference")
     with row_side:
         st.caption(plain(
-            f"{pairs.note} Orange where the first panel has more, blue where the second has. Per query: Jensen–Shannon "
-            "divergence of the two rows in nats, 0 when they are equal and ln 2 = 0.693 at most. Attention to tokens "
-            "that are not shared is left out and stated."
+            f"{_shared_note(pairs, key_pairs, first.maps.site)} Orange where the first panel has more, blue where the "
+            "second has. Per query: Jensen–Shannon divergence of the two rows in nats, 0 when they are equal and "
+            "ln 2 = 0.693 at most. Attention to tokens that are not shared is left out and stated."
         ))  # fmt: skip
         st.dataframe(
             {
@@ -278,5 +282,3 @@ def _difference_of(first: DrawnPanel, second: DrawnPanel) -> None:
             },
             hide_index=True, height=420, alt="Jensen–Shannon divergence per query",
         )  # fmt: skip
-
-

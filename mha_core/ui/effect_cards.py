@@ -9,6 +9,7 @@ import streamlit as st
 
 from mha_core.effects import (
     PredictionEffect,
+    Written,
     answer_differences,
     loss_change,
     movement,
@@ -16,10 +17,11 @@ from mha_core.effects import (
     prediction_position,
     reading,
     similarity_reading,
+    written,
 )
 from mha_core.metrics import cosine_similarity, sentence_embedding
 from mha_core.model import Model
-from mha_core.tokens import InputError, readable
+from mha_core.tokens import InputError, readable, visible
 from mha_core.trace import Trace
 from mha_core.ui import effects
 from mha_core.ui.session import current, run
@@ -52,6 +54,8 @@ class EffectCards:
     def draw(self) -> None:
         """The cards that fit the model."""
         position = prediction_position(self.model, self.clean)
+        if self.clean.source_tokens is not None and self.clean.has_logits:
+            self._written()
         if position is not None:
             self._prediction(position)
         elif compares_sentences(self.model):
@@ -81,6 +85,32 @@ class EffectCards:
                 st.write(plain(sentence))
         if self.model.kind != "masked-lm":
             self._losses()
+
+    def _written(self) -> None:
+        """What an encoder-decoder writes, token by token, and where it no longer does."""
+        with st.container(border=True):
+            st.subheader("What it writes", anchor=False)
+            st.text(self.clean.tokens.text or "nothing")
+            if not self.changed:
+                st.caption("All heads are on: nothing is changed. Switch a head off in the grid.")
+                return
+            st.caption(
+                "At each place the likeliest token, given the target above up to there. The number is how much of the "
+                "probability of the clean run's likeliest token is lost: 0 where nothing changed, 1 where all is gone."
+            )
+            for name, trace in self.changed.items():
+                now = self._written_by(name, trace)
+                st.caption(plain(f"{name}: {now.differ} of {len(now.pieces)} differ"))
+                effects.token_strip(
+                    key=f"written_{name}_{self.part}", labels=[visible(piece) for piece in now.pieces],
+                    values=now.lost, unit="probability lost", fmt="plain", limit=1.0, view_id=self._view_id(),
+                    alt=f"What is written under {name}, and the probability lost at each place",
+                )  # fmt: skip
+
+    def _written_by(self, name: str, trace: Trace) -> Written:
+        key = ("written", *self._identity(), name)
+        result: Written = store().small(key, lambda: written(self.model, self.clean, trace))
+        return result
 
     def _ranks(self, effect: PredictionEffect) -> None:
         if not self.changed:

@@ -108,7 +108,9 @@ def sweep_metrics(shared: Shared) -> list[str]:
     if not shared.trace.has_logits or shared.model.kind == "masked-lm":
         return ["cosine_distance"]
     pairs = ["logit_diff"] if len(current().answers) == 2 else []
-    return ["kl", "loss", "top1_prob", *pairs, "cosine_distance"]
+    # An encoder-decoder's last position predicts the end of its target, which hardly any head changes.
+    first = ["loss", "kl"] if shared.model.kind == "seq2seq" else ["kl", "loss"]
+    return [*first, "top1_prob", *pairs, "cosine_distance"]
 
 
 def kept_sweep(shared: Shared, site: str, kind: str) -> HeadSweep | None:
