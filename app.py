@@ -3,7 +3,7 @@
 import streamlit as st
 
 from mha_core.paths import asset
-from mha_core.ui.pages import navigation
+from mha_core.ui.pages import navigation, needs_model
 from mha_core.ui.session import adopt_url, held, write_url
 from mha_core.ui.sidebar import draw_sidebar
 
@@ -19,6 +19,6 @@ st.html(asset("app.css"))
 page = navigation()
 held().on_page(page.title)
 adopt_url()
-draw_sidebar()
+draw_sidebar(load_model=needs_model(page))
 page.run()
 write_url()

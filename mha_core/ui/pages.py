@@ -6,6 +6,7 @@ import streamlit as st
 from streamlit.navigation.page import Page
 
 _IN_APP = "_in_app"
+_WITHOUT_MODEL = ("Lesson",)
 
 
 def navigation() -> Page:
@@ -14,9 +15,15 @@ def navigation() -> Page:
         st.Page("pages/heads.py", title="Heads", default=True),
         st.Page("pages/compare.py", title="Compare"),
         st.Page("pages/ablate.py", title="Ablate"),
+        st.Page("pages/lesson.py", title="Lesson"),
     ]
     st.session_state[_IN_APP] = True
     return st.navigation(pages)
+
+
+def needs_model(page: Page) -> bool:
+    """Whether a page is about the sidebar's model; others do not wait for it."""
+    return page.title not in _WITHOUT_MODEL
 
 
 def require_app() -> None:

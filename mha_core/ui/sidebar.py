@@ -8,7 +8,7 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from mha_core.catalogue import ModelError, list_models
-from mha_core.examples import EXAMPLES
+from mha_core.examples import examples_for, fitting_text
 from mha_core.model import Model
 from mha_core.own_layer import MAX_HEADS, OwnLayerModel, own_layer_name
 from mha_core.tokens import InputError, Tokens
@@ -38,8 +38,11 @@ class Shared:
     trace: Trace
 
 
-def draw_sidebar() -> tuple[Model, Tokens]:
-    """Draw the sidebar, load the model it names and tokenize the sentence. Ends the run with a sentence if it can't."""
+def draw_sidebar(load_model: bool = True) -> None:
+    """Draw the sidebar, load the model it names and tokenize the sentence. Ends the run with a sentence if it can't.
+
+    load_model: False on a page that works without: the sidebar stays as it is, and nothing is loaded for it.
+    """
     with st.sidebar:
         _model_choice()
         details = st.container(gap=None)
@@ -49,6 +52,10 @@ def draw_sidebar() -> tuple[Model, Tokens]:
         _example_choice()
         st.caption("This view has its own address.")
         copy_link("copy_link")
+    if not load_model and not store().has_model(current().model):
+        with details:
+            st.caption("Not loaded: this page works without it.")
+        return
     model = load(current().model)
     with details:
         _model_details(model)
@@ -57,10 +64,10 @@ def draw_sidebar() -> tuple[Model, Tokens]:
             _second_text("Second sentence (optional)", "attend across two sentences")
         elif model.kind == "seq2seq":
             _second_text("Target (optional)", "empty: what the model writes itself")
-    tokens = _tokenize(model)
-    with counts:
-        _token_count(tokens)
-    return model, tokens
+    if load_model:
+        tokens = _tokenize(model)
+        with counts:
+            _token_count(tokens)
 
 
 def shared() -> Shared:
@@ -102,10 +109,16 @@ def _model_choice() -> None:
     st.selectbox(
         "Model", options, accept_new_options=True, format_func=model_title,
         help="Pick one, or type a hub id such as openai-community/gpt2, or a folder on the server with a model in it.",
-        **bind("model", convert=lambda name: (name or names[0])[:MAX_NAME], to_widget=listed),
+        **{**bind("model", to_widget=listed), "on_change": _model_chosen},
     )  # fmt: skip
     if listed == "own-layer":
         _own_layer_sizes(chosen)
+
+
+def _model_chosen() -> None:
+    """Switch models; an example that was picked for another kind of model makes way for one of this model's."""
+    name = (st.session_state["w_model"] or list_models()[0].name)[:MAX_NAME]
+    update(model=name, text=fitting_text(current().text, name))
 
 
 def _own_layer_sizes(name: str) -> None:
@@ -151,7 +164,7 @@ def _second_text(label: str, placeholder: str) -> None:
 def _example_choice() -> None:
     st.caption("Examples")
     with st.container(horizontal=True, gap="small"):
-        for number, example in enumerate(EXAMPLES):
+        for number, example in enumerate(examples_for(current().model)):
             st.button(
                 example.label, key=f"example_{number}", help=plain(example.text), on_click=update,
                 kwargs={"text": example.text, "pair": ""},

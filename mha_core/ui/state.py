@@ -14,6 +14,9 @@ from typing import Any
 
 from mha_core.examples import OTHER_SENTENCE
 from mha_core.interventions import HeadRef, InterventionError
+from mha_core.lesson_edits import MAX_EDITS
+from mha_core.ui import lesson_state
+from mha_core.ui.lesson_state import LessonChoices
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
 DEFAULT_TEXT = "When Mary and John went to the store, John gave a drink to"
@@ -62,7 +65,7 @@ class SavedPlan:
 
 
 @dataclass(frozen=True)
-class ViewState:
+class ViewState(LessonChoices):
     """What is looked at.
 
     model: a name for `load_model`. text, pair: the sentences, as typed. site, layer, head: the chosen head.
@@ -259,4 +262,19 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "kind": _one_of(DEFAULT_KINDS),
     "panels": _records(Panel, MAX_PANELS),
     "present": _flag,
+    "lesson": _one_of(lesson_state.SECTIONS),
+    "step": _one_of(lesson_state.SHOWN_STEPS),
+    "given": _one_of(lesson_state.INPUTS),
+    "edits": lambda text: text[: MAX_EDITS + 1],  # one more, so that the page can say it was too long
+    "sizes": lesson_state.read_sizes,
+    "mask": _one_of(lesson_state.STEP_MASKS),
+    "closing": _one_of(lesson_state.MASKS),
+    "sample": lambda text: text[:MAX_NAME],
+    "later": lambda text: text[:MAX_NAME],
+    "at": _whole,
+    "narrow": lambda text: int(text) if text in map(str, lesson_state.NARROW_HEADS) else None,
+    "row": lesson_state.read_row,
+    "sharp": _number,
+    "gone": _whole,
+    "copied": _flag,
 }

@@ -11,6 +11,7 @@ import pytest
 
 from mha_core import HeadAblation, Interventions
 from mha_core.examples import EXAMPLES
+from mha_core.ui import lesson_state
 from mha_core.ui.state import (
     DEFAULT_KINDS,
     DEFAULT_MODEL,
@@ -84,6 +85,12 @@ def random_state(rng: random.Random) -> ViewState:
         answers=tuple(rng.sample(words, rng.randrange(3))), cells=tuple(rng.sample(["9<4", "10<4", "0<0"], 2)),
         scope=rng.choice(SCOPES), plans=tuple(random_plan(rng) for _ in range(rng.randrange(3))),
         panels=tuple(random_panel(rng) for _ in range(rng.randrange(3))), present=coin(),
+        lesson=rng.choice(lesson_state.SECTIONS), step=rng.choice(lesson_state.SHOWN_STEPS), copied=coin(),
+        given=rng.choice(lesson_state.INPUTS), edits=rng.choice(["", "X.0.1=3,Q1.2.0=-0.5", "X.0.0=abc"]),
+        sizes=rng.choice(["8x2", "16x4x3/7"]), mask=rng.choice(lesson_state.STEP_MASKS), at=rng.randrange(-1, 12),
+        closing=rng.choice(lesson_state.MASKS), sample=random_text(rng)[:MAX_NAME], later=random_text(rng)[:99],
+        narrow=rng.choice(lesson_state.NARROW_HEADS), row=rng.choice(["45,5,45,5", "0,0,0,100"]),
+        sharp=rng.choice([0.0, 2.5]), gone=rng.randrange(-1, 2),
     )  # fmt: skip
 
 
