@@ -118,6 +118,12 @@ OWN_LAYER = ModelInfo(
 )  # fmt: skip
 
 
+DATE_TRANSLATOR = ModelInfo(
+    "date-translator", "date translator (ours)", "seq2seq", "2 + 2 layers × 4 heads",
+    "written-out dates to ISO dates: cross-attention that can be followed",
+)  # fmt: skip
+
+
 def list_models() -> list[ModelInfo]:
     """The models that come with Headscope, in the order they are offered. Any hub id or local folder loads as well.
 
@@ -126,7 +132,7 @@ def list_models() -> list[ModelInfo]:
     packaged = [
         ModelInfo(**{**vars(package.info), "available": package.folder() is not None}) for package in (SMOLLM2, MINILM)
     ]
-    return [info for info in [*packaged, OWN_LAYER] if is_allowed(info.name)]
+    return [info for info in [*packaged, DATE_TRANSLATOR, OWN_LAYER] if is_allowed(info.name)]
 
 
 def is_allowed(name: str) -> bool:

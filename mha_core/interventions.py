@@ -81,9 +81,9 @@ class HeadAblation:
         "scale": `factor` times itself.
         "uniform": its weights are spread evenly over the keys it may attend to.
     positions: query positions where it applies; None: all.
-    reference: for "mean": "corpus" (sentences packaged with Headscope), "sentence" (this sentence's own positions:
-        later words then reach earlier ones, so that per-token loss is no longer a language model's loss), or a tuple
-        of sentences.
+    reference: for "mean": "corpus" (the model's reference sentences, `Model.corpus`), "sentence" (this sentence's own
+        positions: later words then reach earlier ones, so that per-token loss is no longer a language model's loss),
+        or a tuple of sentences.
     source: for "resample": a sentence of the same length in tokens.
     factor: for "scale".
     """

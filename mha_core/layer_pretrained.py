@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from mha_core.attention import AttentionInputs
 from mha_core.backend import CapturedCall, capturing
+from mha_core.encoder_decoder import SiteAttention
 
 if TYPE_CHECKING:
     from mha_core.layer import MultiHeadAttention
@@ -31,6 +33,10 @@ def from_model(cls: type[MultiHeadAttention], model: PretrainedModel, layer: int
     """See `MultiHeadAttention.from_model`."""
     name = type(model.hf).__name__
     module, output = _modules(model, layer, site)
+    if isinstance(module, SiteAttention):  # a network of our own: its layers are ours already
+        own = copy.deepcopy(module.heads)
+        own.layer_index, own.site, own.causal = layer, site, model.sites[site].causal
+        return own
     in_place = _call_in_model(model.hf, module)
     _refuse_scores_that_projections_do_not_give(in_place.inputs, name)
     out = _as_projection(output)

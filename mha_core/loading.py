@@ -30,6 +30,7 @@ from mha_core.backend import (
 )
 from mha_core.blocks import find_blocks, watch_blocks
 from mha_core.catalogue import (
+    DATE_TRANSLATOR,
     ModelError,
     ModelFiles,
     ModelUnsupportedError,
@@ -53,8 +54,9 @@ def load_model(name: str, *, report: Report = lambda message: None, **sizes: int
     """Load a model by name.
 
     Args:
-        name: "smollm2-135m-instruct", "all-minilm-l6-v2", "own-layer", a hub id, or a local folder with config.json,
-            safetensors and a tokenizer. Nothing else is loaded: no pickled weights, no code from the hub.
+        name: "smollm2-135m-instruct", "all-minilm-l6-v2", "date-translator", "own-layer", a hub id, or a local folder
+            with config.json, safetensors and a tokenizer. Nothing else is loaded: no pickled weights, no code from the
+            hub.
         report: told in words what is being done.
         sizes: for "own-layer": d_model, n_heads, seed.
 
@@ -74,6 +76,10 @@ def load_model(name: str, *, report: Report = lambda message: None, **sizes: int
             raise
         except ValueError as error:  # sizes that do not fit each other
             raise ModelUnsupportedError(str(error)) from error
+    if name == DATE_TRANSLATOR.name and not sizes:
+        from mha_core.date_translator import load_date_translator
+
+        return load_date_translator()
     if sizes:
         raise ModelUnsupportedError(f"{', '.join(sizes)} can be chosen for our own layer only; {name!r} has its sizes.")
     files = find_files(name, report)

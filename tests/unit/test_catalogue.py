@@ -101,9 +101,10 @@ def test_a_package_that_is_not_installed_says_how_to_install_it(monkeypatch: pyt
         load_model(MINILM.info.name)
 
 
-def test_the_list_offers_the_packaged_models_and_our_own_layer() -> None:
+def test_the_list_offers_the_packaged_models_and_our_own() -> None:
     models = list_models()
-    assert [info.name for info in models] == ["smollm2-135m-instruct", "all-minilm-l6-v2", "own-layer"]
+    names = ["smollm2-135m-instruct", "all-minilm-l6-v2", "date-translator", "own-layer"]
+    assert [info.name for info in models] == names
     assert all(isinstance(info, ModelInfo) and info.available for info in models)
     assert "Instruct, Q4_1 file" in models[0].title
 

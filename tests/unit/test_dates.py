@@ -122,7 +122,9 @@ def template_is_numeric(item: Format) -> bool:
 def test_what_is_held_out_never_comes_up_in_training() -> None:
     pairs = draw(random.Random(0), 5000)
     assert not [iso for _, iso in pairs if is_held_out(datetime.date.fromisoformat(iso))]
-    never = {item.write(datetime.date.fromisoformat(iso)) for item in formats() if item.held_out for _, iso in pairs[:40]}
+    never = {
+        item.write(datetime.date.fromisoformat(iso)) for item in formats() if item.held_out for _, iso in pairs[:40]
+    }
     shared = {item.write(datetime.date.fromisoformat(iso)) for item in formats() if not item.held_out
               for _, iso in pairs[:40]}  # fmt: skip
     assert not (never - shared) & {text for text, _ in pairs}
