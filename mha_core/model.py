@@ -309,9 +309,10 @@ class _References:
 
 
 class PretrainedModel(Model):
-    """A transformers model on our attention. Made by `load_model`.
+    """A trained network on our attention: a transformers model, or one of ours that is called the same way. Made by
+    `load_model`.
 
-    hf: the transformers model, shared and never changed after loading. tokenizer: its tokenizer.
+    hf: the network, shared and never changed after loading. tokenizer: its tokenizer.
     """
 
     def __init__(
