@@ -9,7 +9,7 @@ const TYPING = 350; // ms without a key before a number that can be read is take
 const PATIENCE = 2500; // ms without an answer before a change is said again
 const REMINDERS = 4;
 const MOST_COLUMNS = 16; // more are drawn as colours without numbers
-const MOST_ROWS = 40;
+const MOST_ROWS = 20;
 const STEP = 0.1; // what an arrow key adds
 
 export default function (component) {
@@ -196,11 +196,16 @@ class Matrices {
   /** Too large for numbers: colours, and the number under the pointer. */
   picture(item, place, parent, figure) {
     const [rows, columns] = [item.values.length, item.values[0].length];
-    const canvas = make("canvas", "mx-canvas", parent);
+    const box = make("div", "mx-picture", parent);
+    const labels = make("div", "mx-rows", box);
+    const canvas = make("canvas", "mx-canvas", box);
     canvas.setAttribute("role", "img");
     canvas.tabIndex = 0;
     const width = Math.max(3, Math.min(12, Math.floor(420 / columns)));
-    const height = Math.max(6, Math.min(16, Math.floor(420 / rows)));
+    const height = rows <= 32 ? 15 : Math.max(4, Math.floor(480 / rows));
+    if (rows <= 32) {
+      for (const label of item.rows) make("bdi", "", labels, label).title = label;
+    }
     canvas.width = columns * width;
     canvas.height = rows * height;
     const said = make("span", "mx-said", figure, "\u00a0");

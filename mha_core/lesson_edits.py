@@ -53,7 +53,7 @@ def matrices_of(edits: str) -> tuple[dict[str, tuple[tuple[float, ...], ...]], l
     """The worked example's matrices with these edits, and a sentence for each edit that cannot be used."""
     problems = []
     if len(edits) > MAX_EDITS:
-        problems.append(f"The link's numbers are {len(edits):,} characters long; the first {MAX_EDITS:,} are read.")
+        problems.append(f"The link's numbers are longer than {MAX_EDITS:,} characters; only those are read.")
     cells: list[Cell] = []
     for part in filter(None, edits[:MAX_EDITS].split(",")):
         match = _EDIT.fullmatch(part)

@@ -92,7 +92,11 @@ def panel(worked: Worked, step: str, heads: Sequence[int], editable: bool = Fals
     of_head = {
         "project": _project, "scores": _scores, "scale": _scale, "mask": _mask, "softmax": _softmax, "values": _values,
     }[step]  # fmt: skip
-    return Panel(tuple(Group(worked.heads[head], of_head(worked, head, editable)) for head in heads))
+    groups = [Group(worked.heads[head], of_head(worked, head, editable)) for head in heads]
+    if step == "softmax":  # every head's own map is always seen
+        others = (head for head in range(len(worked.heads)) if head not in heads)
+        groups += [_one(worked.heads[head], _map(worked, "A", worked.weights[head], scale="share")) for head in others]
+    return Panel(tuple(groups))
 
 
 def _embed(worked: Worked, heads: Sequence[int], editable: bool) -> tuple[Group, ...]:
@@ -166,7 +170,7 @@ def _mask(worked: Worked, head: int, editable: bool) -> tuple[Line, ...]:
 
 def _softmax(worked: Worked, head: int, editable: bool) -> tuple[Line, ...]:
     before = _map(worked, "masked", worked.masked[head])
-    return (Line((before, "softmax →", _map(worked, "A", worked.weights[head], scale="share"))),)
+    return (Line((before, "→", _map(worked, "A", worked.weights[head], scale="share"))),)
 
 
 def _values(worked: Worked, head: int, editable: bool) -> tuple[Line, ...]:

@@ -33,7 +33,7 @@ STEPS = (
     ),
     Step(
         "project", "Q, K, V", "Three views of each word: Q, K, V",
-        r"Q_i = X\,W^Q_i, \qquad K_i = X\,W^K_i, \qquad V_i = X\,W^V_i",
+        r"\begin{aligned} Q_i &= X\,W^Q_i \\ K_i &= X\,W^K_i \\ V_i &= X\,W^V_i \end{aligned}",
         "Each head multiplies X by three small matrices of its own. A query says what a word is looking for, a key "
         "what a word can be found by, a value what it hands over when it is found. Other matrices, other head.",
         "query, key, value = layer.project(x)     # each: batch, head, position, d_head",
@@ -52,16 +52,14 @@ STEPS = (
     ),
     Step(
         "mask", "Mask", "Close what may not be seen",
-        r"M_{qk} = \begin{cases} 0 & q \text{ may look at } k \\ -\infty & \text{otherwise} \end{cases}"
-        r"\qquad \tilde S_i + M",
+        r"\tilde S_i + M, \quad M_{qk} = \begin{cases} 0 & q \text{ may see } k \\ -\infty & \text{else} \end{cases}",
         "A mask adds minus infinity where a word may not look, before the softmax, so that the weight there becomes "
         "exactly 0. A causal mask closes everything that comes later.",
         "masked = attention_scores(query, key, causal=True)",
     ),
     Step(
         "softmax", "Softmax", "Scores become shares",
-        r"A_i = \operatorname{softmax}(\tilde S_i + M), \qquad "
-        r"A_{qk} = \frac{e^{\tilde S_{qk}}}{\sum_{k'} e^{\tilde S_{qk'}}}",
+        r"A_{qk} = \frac{e^{\tilde S_{qk} + M_{qk}}}{\sum_{j} e^{\tilde S_{qj} + M_{qj}}}",
         "Each row becomes positive numbers that sum to 1: how this word's attention is shared out. This is the map of "
         "the head, and each head has its own.",
         "weights = layer(x).weights               # batch, head, query, key",

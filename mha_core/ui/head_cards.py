@@ -158,6 +158,9 @@ def why_card(maps: LayerMaps, head: int) -> None:
         st.text(_why_line(why))
         with st.expander("Dimension by dimension", expanded=state.key >= 0):
             _why_figures(why, keys.labels)
+        if st.button("Follow this head step by step", key="to_lesson", icon=":material/school:"):
+            update(lesson="steps", given="head", step="scores", head=head)
+            st.switch_page("pages/lesson.py")
 
 
 def _position(value: object) -> int:

@@ -15,11 +15,13 @@ from mha_core.ui.lesson_state import ALL_STEPS, INPUTS, sizes_of, sizes_text
 from mha_core.ui.matrices import Typed, matrices
 from mha_core.ui.session import bind, current, update
 from mha_core.ui.sidebar import chosen_site, load, shared
+from mha_core.ui.stores import store
 from mha_core.ui.text import plain
 
-_INPUT_NAMES = {"toy": "“I learn.”, two heads", "sentence": "your sentence", "head": "a head of a real model"}
+_INPUT_NAMES = {"toy": "“I learn.”", "sentence": "your sentence", "head": "a real head"}
 _MASK_NAMES = {"none": "none", "causal": "causal"}
 _ACK, _SAID, _SIZES_SAID = "_lesson_ack", "_lesson_said", "_lesson_sizes_said"
+_OF_ALL_HEADS = ("concat", "output", "residual")  # what is said there is about the whole layer
 _EDITABLE = {
     "embed": ("X",), "project": ("X", "Q0", "K0", "V0", "Q1", "K1", "V1"), "output": ("O",), "residual": ("X",),
 }  # fmt: skip
@@ -163,7 +165,8 @@ def _size_fields() -> None:
         if st.session_state.get(key) != value:
             st.session_state[key] = None if value is None else min(max(value, least), most)
         st.number_input(
-            label, least, most, key=key, help=about, width=118, on_change=_sizes_changed,
+            label, least, most, None if value is None else "min", key=key, help=about, width=112,
+            on_change=_sizes_changed,
             placeholder="d_model / h" if field == "d_head" else None,
         )  # fmt: skip
 
@@ -193,7 +196,9 @@ def _real_head(controls: DeltaGenerator) -> Worked | None:
             "Open L3H7 of MiniLM", key="lesson_open", on_click=update,
             kwargs={"model": MINILM.info.name, "layer": 3, "head": 7, "site": "", "given": "head"},
         )  # fmt: skip
-    load(current().model)
+    if not store().has_model(current().model):
+        load(current().model)
+        st.rerun()  # the sidebar was drawn before there was a model to tell about
     run = shared()
     site = chosen_site(run.trace)
     shape = run.trace.sites[site]
@@ -215,8 +220,9 @@ def _shown_heads(worked: Worked) -> list[int]:
     head = min(max(current().head, 0), n_heads - 1)
     with st.container(key="no_print_which"):
         st.pills(
-            "Head (each has its own numbers; all are shown at the softmax, side by side, and at W_O)", range(n_heads),
+            "Head", range(n_heads),
             format_func=worked.heads.__getitem__, required=True, **bind("head", to_widget=head),
+            help="Each head has its own numbers. All are shown at the softmax, side by side, and at W_O.",
         )  # fmt: skip
     return [head]
 
@@ -249,11 +255,10 @@ def _step_card(worked: Worked, step: Step, heads: list[int], names: list[str]) -
         with formula:
             st.latex(step.formula)
             st.caption(plain(shapes(worked, step.name)), text_alignment="center")
-        if step.name == "softmax" and worked.layer is not None:
-            heads = list(range(len(worked.heads)))
         editable = current().given == "toy"
         if editable and step.name in _EDITABLE:
-            st.caption("Numbers in a dashed frame can be changed: type, or use the up and down keys.")
+            with st.container(key=f"no_print_hint_{step.name}"):
+                st.caption("Numbers in a dashed frame can be changed: type, or use the up and down keys.")
         ack = st.session_state.get(_ACK, 0)
         matrices(panel(worked, step.name, heads, editable), key=f"mx_{step.name}", ack=ack, on_edit=_take)
         for text in _notices(worked, step.name, heads):
@@ -265,7 +270,7 @@ def _step_card(worked: Worked, step: Step, heads: list[int], names: list[str]) -
 def _notices(worked: Worked, step: str, heads: list[int]) -> list[str]:
     """What the numbers show, for two heads where they differ."""
     said: dict[str, str] = {}
-    for head in heads[:2]:
+    for head in heads[:1] if step in _OF_ALL_HEADS else heads[:2]:
         text = notice(worked, step, head)
         said.setdefault(text.replace(worked.heads[head], "H"), text)
     return [text for text in said.values() if text]

@@ -14,7 +14,12 @@ from streamlit.testing.v1.element_tree import Block, Element, Node
 from mha_core.view import View
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = {"Heads": "pages/heads.py", "Compare": "pages/compare.py", "Ablate": "pages/ablate.py"}
+PAGES = {
+    "Heads": "pages/heads.py",
+    "Compare": "pages/compare.py",
+    "Ablate": "pages/ablate.py",
+    "Lesson": "pages/lesson.py",
+}
 
 
 class _AppPages:
