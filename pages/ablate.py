@@ -6,6 +6,8 @@ from mha_core.effects import heads_of_model
 from mha_core.ui import ablation, lab_cards, lab_more
 from mha_core.ui.session import current, update
 from mha_core.ui.sidebar import chosen_site, shared
+from mha_core.ui.sweep_card import sweep_card
+from mha_core.ui.sweep_choice import kept_sweep
 from mha_core.ui.text import plain
 from mha_core.ui.try_this import try_this
 
@@ -30,8 +32,8 @@ with effects:
     runs = ablation.draw_effects(base, off, site)
     lab_more.continuation_card(base, runs)
     lab_more.downstream_card(base, runs, site)
-    lab_more.direct_card(base, site, lab_cards.kept_sweep(base, site, "zero"))
+    lab_more.direct_card(base, site, kept_sweep(base, site, "zero"))
     lab_more.plans_card(base, ablation.plans_on_page(off, site))
 with proof:
     ablation.proof_line(base, runs)
-lab_cards.sweep_card(base, site)
+sweep_card(base, site)

@@ -118,7 +118,7 @@ class EffectCards:
         with st.expander("Ranks and logits"):
             rows = []
             for word in effect.words:
-                row: dict[str, object] = {"word": word.word}
+                row: dict[str, object] = {"word": f"“{readable(word.word)}”"}
                 for number, name in enumerate(effect.runs):
                     row[f"rank, {name}"] = word.ranks[number]
                     if number:

@@ -11,7 +11,7 @@ import streamlit as st
 from mha_core.attribution import DirectAttribution, direct_logit_attribution, self_repair
 from mha_core.continuation import continuations
 from mha_core.downstream import DownstreamChange, downstream_change
-from mha_core.interventions import InterventionError, Interventions
+from mha_core.interventions import HeadRef, InterventionError, Interventions
 from mha_core.maps import LayerMaps
 from mha_core.script import pytorch_script
 from mha_core.sweep import HeadSweep
@@ -76,7 +76,7 @@ def downstream_card(shared: Shared, runs: Mapping[str, Trace], site: str) -> Non
                 st.button(f"{ref}  {value:.3f}", key=f"downstream_{ref}", type="tertiary",
                           on_click=update, kwargs={"layer": ref.layer, "head": ref.head})  # fmt: skip
         with right:
-            _before_after(shared, runs[name], site)
+            _before_after(shared, runs[name], change, site)
 
 
 def _downstream(shared: Shared, changed: Trace, site: str) -> DownstreamChange:
@@ -91,19 +91,24 @@ def _downstream(shared: Shared, changed: Trace, site: str) -> DownstreamChange:
     return result
 
 
-def _before_after(shared: Shared, changed: Trace, site: str) -> None:
-    state = current()
+def _before_after(shared: Shared, changed: Trace, change: DownstreamChange, site: str) -> None:
+    """The chosen head, or the one that changed most where that one did not change."""
+    layer, head = current().layer, current().head
+    most = change.ranking(1)
+    if most and change.divergence[layer, head] == 0:
+        layer, head = most[0][0].layer, most[0][0].head
+    st.write(plain(f"{HeadRef(layer, head, site)}, {change.divergence[layer, head]:.3f} nats"))
     clean_maps, changed_maps = (
-        LayerMaps(shared.model, trace, site, state.layer, replace(look_of_state(), quantity="weights"))
+        LayerMaps(shared.model, trace, site, layer, replace(look_of_state(), quantity="weights"))
         for trace in (shared.trace, changed)
     )
     view = st.segmented_control("Map", ["before", "after", "difference"], default="difference", key="downstream_view")
     if view == "before":
-        components.matrix(clean_maps.matrix_view(state.head), key="downstream_before")
+        components.matrix(clean_maps.matrix_view(head), key="downstream_before")
     elif view == "after":
-        components.matrix(changed_maps.matrix_view(state.head), key="downstream_after")
+        components.matrix(changed_maps.matrix_view(head), key="downstream_after")
     else:
-        components.matrix(clean_maps.difference_view(changed_maps, state.head), key="downstream_difference")
+        components.matrix(clean_maps.difference_view(changed_maps, head), key="downstream_difference")
 
 
 def direct_card(shared: Shared, site: str, sweep: HeadSweep | None) -> None:

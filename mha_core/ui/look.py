@@ -56,9 +56,7 @@ def draw_look(tokens: Tokens) -> None:
         hide = chosen & {"special", "first"}
         if len(hide) > 1:  # one hides the other: the newer choice counts
             hide -= {current().hide}
-        update(
-            words="words" in chosen, log="log" in chosen, own_range="own_range" in chosen, hide=next(iter(hide), "")
-        )
+        update(words="words" in chosen, log="log" in chosen, own_range="own_range" in chosen, hide=next(iter(hide), ""))
 
     st.pills(
         "Show", list(_SWITCHES), selection_mode="multi", format_func=_SWITCHES.__getitem__, key=key,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import streamlit as st
@@ -24,6 +23,7 @@ from mha_core.ui.exports import export_menu
 from mha_core.ui.session import Working, current, update
 from mha_core.ui.sidebar import Shared
 from mha_core.ui.stores import store
+from mha_core.ui.sweep_choice import sweep_arguments, sweep_identity
 from mha_core.ui.text import plain
 from mha_core.view import View
 from mha_core.views import provenance
@@ -34,18 +34,16 @@ _CONTROL_SETS = 20
 
 def preview_of(shared: Shared, site: str, metric: str, kind: str) -> HeadPreview | None:
     """First-order estimates of all heads, a fraction of a second; None where the metric has no useful gradient."""
-    answers = current().answers
-    pair = (answers[0], answers[1]) if len(answers) == 2 else None
     # KL is least where nothing has changed, so that its gradient is zero: the words' logit difference stands in.
-    asked = {"kl": None, "logit_diff": "logit_diff", "loss": "loss", "top1_prob": "top1_prob"}
-    if metric not in asked:
+    if metric == "cosine_distance":
         return None
-    target = shared.trace.tokens if shared.trace.source_tokens is not None else None
+    asked = None if metric == "kl" else metric
+    arguments = sweep_arguments(shared, metric, kind) | {"metric": asked}
+    answers = current().answers
+    if asked is None and len(answers) == 2:
+        arguments["answers"] = (answers[0], answers[1])
     try:
-        return head_ablation_preview(
-            shared.model, shared.tokens, metric=asked[metric], kind=kind, site=site, target=target,
-            answers=pair if asked[metric] in (None, "logit_diff") else None,
-        )  # fmt: skip
+        return head_ablation_preview(shared.model, shared.tokens, site=site, **arguments)
     except InterventionError:
         return None
 
@@ -61,10 +59,11 @@ def pairs_and_controls(shared: Shared, site: str, sweeps: Mapping[str, HeadSweep
             f"{_CONTROL_SETS} random sets of {max(len(off), 1)} heads", help="Is what is switched off more than chance?"
         )
         wants_directions = st.button("Random directions", help="The top heads, pushed as far as their ablation does.")
-    arguments = _arguments(shared, metric)
-    pairs_key = ("pairs", *_identity(shared, site, metric), tuple(map(str, top)))
-    control_key = ("control", *_identity(shared, site, metric), max(len(off), 1))
-    direction_key = ("directions", *_identity(shared, site, metric), tuple(map(str, top)))
+    arguments = sweep_arguments(shared, metric, "zero")
+    identity = sweep_identity(shared, site, metric, "zero")
+    pairs_key = ("pairs", *identity, tuple(map(str, top)))
+    control_key = ("control", *identity, max(len(off), 1))
+    direction_key = ("directions", *identity, tuple(map(str, top)))
     try:
         if wants_pairs:
             with Working(f"Ablating {len(top) * (len(top) - 1) // 2} pairs", (pairs_key, "work")) as working:
@@ -84,18 +83,6 @@ def pairs_and_controls(shared: Shared, site: str, sweeps: Mapping[str, HeadSweep
     _draw_pairs(shared, store().peek(pairs_key))
     _draw_control(store().peek(control_key), len(off))
     _draw_directions(store().peek(direction_key), first)
-
-
-def _arguments(shared: Shared, metric: str) -> dict[str, Any]:
-    answers = current().answers
-    target = shared.trace.tokens if shared.trace.source_tokens is not None else None
-    pair = (answers[0], answers[1]) if metric == "logit_diff" else None
-    return {"metric": metric, "kind": "zero", "answers": pair, "target": target}
-
-
-def _identity(shared: Shared, site: str, metric: str) -> tuple[object, ...]:
-    answers = current().answers if metric == "logit_diff" else ()
-    return shared.model.name, shared.tokens.text, shared.trace.tokens.ids, site, metric, answers
 
 
 def _draw_pairs(shared: Shared, pairs: PairEffects | None) -> None:
