@@ -19,6 +19,7 @@ from mha_core.effects import (
     similarity_reading,
     written,
 )
+from mha_core.interventions import InterventionError
 from mha_core.metrics import cosine_similarity, sentence_embedding
 from mha_core.model import Model
 from mha_core.tokens import InputError, readable, visible
@@ -220,7 +221,11 @@ class EffectCards:
                 return
             values = {}
             for name, trace in self.runs.items():
-                vectors = [sentence_embedding(run(self.model, t, trace.interventions).hidden) for t in pair]
+                try:
+                    vectors = [sentence_embedding(run(self.model, t, trace.interventions).hidden) for t in pair]
+                except (InterventionError, InputError) as error:
+                    st.warning(plain(f"{name}: the same change cannot be made in both sentences. {error}"))
+                    continue
                 values[name] = cosine_similarity(vectors[0], vectors[1])
             with st.container(horizontal=True):
                 for name, value in values.items():

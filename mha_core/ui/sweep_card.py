@@ -48,7 +48,7 @@ def sweep_card(shared: Shared, site: str) -> None:
             st.selectbox("Measure", sweep_metrics(shared), key=METRIC_KEY)
         metric, kinds = sweep_metric(shared), sweep_kinds()
         with right:
-            asked = st.button("Sweep all heads exactly", type="primary", icon=":material/play_arrow:")
+            asked = st.button("Sweep all heads exactly", key="sweep", type="primary", icon=":material/play_arrow:")
         st.caption(plain(f"{METRICS[metric]}; ablated minus clean, 0 means nothing changed. Heads are switched off at "
                          "all tokens."))  # fmt: skip
         with st.container(horizontal=True):

@@ -54,11 +54,15 @@ def pairs_and_controls(shared: Shared, site: str, sweeps: Mapping[str, HeadSweep
     top = [ref for ref, _ in first.ranking()[:TOP_PAIRS]]
     off = [HeadRef.parse(name) for name in current().off]
     with st.container(horizontal=True):
-        wants_pairs = st.button(f"All pairs of the top {len(top)}", disabled=len(top) < 2)
+        wants_pairs = st.button(f"All pairs of the top {len(top)}", key="pairs", disabled=len(top) < 2)
         wants_control = st.button(
-            f"{_CONTROL_SETS} random sets of {max(len(off), 1)} heads", help="Is what is switched off more than chance?"
+            f"{_CONTROL_SETS} random sets of {max(len(off), 1)} heads",
+            key="control",
+            help="Is what is switched off more than chance?",
         )
-        wants_directions = st.button("Random directions", help="The top heads, pushed as far as their ablation does.")
+        wants_directions = st.button(
+            "Random directions", key="directions", help="The top heads, pushed as far as their ablation does."
+        )
     arguments = sweep_arguments(shared, metric, "zero")
     identity = sweep_identity(shared, site, metric, "zero")
     pairs_key = ("pairs", *identity, tuple(map(str, top)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -116,13 +116,6 @@ def chosen_head(page: Page) -> str:
     """The name of the head that is chosen in the overview."""
     text = page.get_by_role("grid").get_by_role("gridcell", selected=True).first.text_content() or ""
     return text.partition(" ")[0]
-
-
-@pytest.fixture
-def forgive_probing(new_page: Callable[..., Page], page_errors: list[str]) -> Iterator[None]:
-    """Streamlit's page looks for its server below the page's own path first, and the browser reports the 404."""
-    yield  # before `new_page` looks at the errors
-    page_errors[:] = [error for error in page_errors if not re.search(r"404.*/_stcore/(health|host-config)", error)]
 
 
 # ---------------------------------------------------------------- the main job

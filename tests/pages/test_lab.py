@@ -127,3 +127,14 @@ def test_the_proof_line_counts_what_was_applied() -> None:
     captions = ablating(kinds="zero").captions
     assert "library's own attention" in captions
     assert "applied in 1 attention call" in captions
+
+
+@pytest.mark.parametrize(
+    "query", [{"kinds": "resample", "source": "The dog slept under the chair."}, {"kinds": "zero", "where": "8"}]
+)
+def test_a_change_that_fits_only_the_first_sentence_is_said(query: dict[str, str]) -> None:
+    seen = Visitor("Ablate", model="all-minilm-l6-v2", text="The cat slept under the table.", off="L0H0", other="So?",
+                   **query)  # fmt: skip
+    seen.assert_whole("Ablate")
+    assert any("cannot be made in both sentences" in sentence for sentence in seen.sentences)
+    assert "similarity, clean" in seen.metrics
