@@ -131,7 +131,8 @@ class DateTranslator(PretrainedModel):
                 title=DATE_TRANSLATOR.title, origin="trained by python -m mha_core.train_dates", file=WEIGHTS,
                 sha256=sha256, n_parameters=sum(p.numel() for p in network.parameters()),
                 family="Headscope MultiHeadAttention",
-                note=f"{NOTE} Exact on {float(metadata['held_out_exact']):.1%} of dates it was not trained on.",
+                note=f"{NOTE} Of {int(metadata['held_out_count']):,} written dates that it was not trained on it reads "
+                f"{float(metadata['held_out_exact']):.1%} exactly.",
             ),
         )  # fmt: skip
         self.vocabulary, self.metadata = vocabulary, metadata

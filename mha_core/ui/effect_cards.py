@@ -54,7 +54,7 @@ class EffectCards:
 
     def draw(self) -> None:
         """The cards that fit the model."""
-        position = prediction_position(self.model, self.clean)
+        position = self._position()
         if self.clean.source_tokens is not None and self.clean.has_logits:
             self._written()
         if position is not None:
@@ -65,6 +65,17 @@ class EffectCards:
         else:
             self._movement("How the layer's output moved")
 
+    def _position(self) -> int | None:
+        """Where the prediction is read. A target is there already, to its end: it is read where the changed runs lose
+        most.
+        """
+        position = prediction_position(self.model, self.clean)
+        if position is None or self.clean.source_tokens is None or not self.changed:
+            return position
+        lost = [self._written_by(name, trace).lost for name, trace in self.changed.items()]
+        most = [max(place) for place in zip(*lost, strict=True)]
+        return most.index(max(most)) if max(most) > 0 else position
+
     def _prediction(self, position: int) -> None:
         key = ("prediction", *self._identity(), position)
         effect: PredictionEffect = store().small(key, lambda: prediction_effect(self.model, self.runs, position))
@@ -74,6 +85,9 @@ class EffectCards:
         with table, st.container(border=True):
             what = "Masked word" if self.model.kind == "masked-lm" else "Next word"
             st.subheader(what, anchor=False)
+            if self.clean.source_tokens is not None:
+                before = "".join(self.clean.tokens.surfaces[: position + 1])
+                st.caption(plain(f"after “{readable(before)}”{', where most is lost' if self.changed else ''}"))
             rows = [effects.WordRow(word.word, word.probabilities) for word in effect.words]
             effects.next_words(
                 key=f"words_{self.part}", columns=effect.runs, rows=rows, alt=f"{what}: probability in each run",

@@ -26,7 +26,9 @@ def sweep_kinds() -> tuple[str, ...]:
 
 def sweep_metrics(shared: Shared) -> list[str]:
     """The metrics that this model and page can sweep with, the usual one first."""
-    state, metrics = current(), []
+    state = current()
+    # An encoder-decoder's last position predicts the end of its target, which hardly any head changes.
+    metrics = ["loss"] if shared.model.kind == "seq2seq" else []
     if prediction_position(shared.model, shared.trace) is not None:
         metrics += ["kl", "top1_prob"]
         metrics += ["logit_diff"] if len(state.answers) == 2 else []
