@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from mha_core.attention import attend
 from mha_core.divergence import row_divergence
+from mha_core.layer import MultiHeadAttention
 from mha_core.lesson import Example, Sizes, Worked, sentence_example, toy, words_of, work
 from mha_core.lesson_edits import Matrices
 from mha_core.metrics import row_entropies
@@ -98,6 +99,15 @@ def n_parameters(layer: nn.Module) -> int:
     return sum(parameter.numel() for parameter in layer.parameters())
 
 
+def counted_differently(layer: MultiHeadAttention) -> tuple[int, int]:
+    """Parameters in the two ways of counting by which several heads cost more than one: a single head of the full
+    width without W_O, and as many heads as here that each keep the full width.
+    """
+    one = MultiHeadAttention(layer.d_model, 1)
+    full = MultiHeadAttention(layer.d_model, layer.n_heads, d_head=layer.d_model)
+    return n_parameters(one) - one.W_O.numel(), n_parameters(full)
+
+
 def mixture(shares: Sequence[float]) -> Tensor:
     """[key]: a row of weights in these proportions, made by `attend`: the logarithms of the shares are its scores.
 
@@ -158,8 +168,6 @@ def average_trap(d_model: int = 512, n_heads: int = 8, batch: int = 2, length: i
 
     hidden: how far a single head's weight is from the average it disappears in, at most.
     """
-    from mha_core.layer import MultiHeadAttention
-
     with torch.random.fork_rng(devices=[]), torch.inference_mode():
         torch.manual_seed(0)
         module = nn.MultiheadAttention(d_model, n_heads, batch_first=True).eval()
@@ -197,8 +205,6 @@ def opposite_heads(n_words: int, sharp: float) -> Opposite:
     The layer reads nothing but positions (X is the identity), W_K is the identity, and W_Q of the heads moves it by
     one place in opposite directions.
     """
-    from mha_core.layer import MultiHeadAttention
-
     layer = MultiHeadAttention(n_words, 2, d_head=n_words).double().requires_grad_(False).eval()
     eye = torch.eye(n_words, dtype=torch.float64)
     before = torch.diag(torch.ones(n_words - 1, dtype=torch.float64), -1)

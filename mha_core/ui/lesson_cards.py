@@ -15,6 +15,7 @@ from mha_core.lesson_more import (
     Leak,
     best_shares,
     causal_leak,
+    counted_differently,
     mixture,
     n_parameters,
     padding_leak,
@@ -191,6 +192,11 @@ def _wide_card() -> None:
             f"head's score is the sum of the narrow heads' scores (largest difference {error:.0e}): it can only act on "
             "their compromise."
         )
+    )
+    bare, full = counted_differently(narrow.layer)
+    st.caption(
+        f"Counted differently: one head without W_O would have {bare:,} parameters, and {len(narrow.heads)} heads that "
+        f"each keep the full width {full:,}. Where a text says that several heads cost more, it means one of these."
     )
 
 

@@ -98,6 +98,8 @@ def _sharp() -> float:
 def redundant_section() -> None:
     """A head taken out of the worked example, and a copy that makes its original needless."""
     changed, _ = matrices_of(current().edits)
+    if edits_of(changed):
+        st.caption("The worked example is taken with the numbers that you changed.")
     with st.container(border=True, key="step_gone"):
         _gone_card(changed)
     with st.container(border=True, key="step_copy"):

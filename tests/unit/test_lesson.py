@@ -29,6 +29,7 @@ from mha_core.lesson_more import (
     average_trap,
     best_shares,
     causal_leak,
+    counted_differently,
     distance,
     mixture,
     n_parameters,
@@ -105,6 +106,12 @@ def test_one_head_and_eight_heads_have_a_million_weights() -> None:
     one, eight = (n_parameters(MultiHeadAttention(512, n_heads)) for n_heads in (1, 8))
     assert one == eight == 3 * 512**2 + 512**2 == 1_048_576
     assert 8 * 512 * 64 == 512**2 == MultiHeadAttention(512, 8).W_Q.numel()
+
+
+def test_both_ways_of_counting_in_which_several_heads_cost_more() -> None:
+    bare, full = counted_differently(MultiHeadAttention(512, 8))
+    assert bare == 3 * 512**2 == 786_432, "one head, and no W_O to mix it"
+    assert full == 8 * 4 * 512**2, "eight heads of the full width"
 
 
 def test_the_products_of_128_tokens_cost_the_same_with_one_head_and_eight() -> None:
