@@ -5,7 +5,7 @@ Weights stay per head; nothing here averages heads.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import metadata
 from typing import Any
 
@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from mha_core.interventions import HeadRef
 from mha_core.metrics import MEASURES, measure_heads, sentence_measures, special_mask
 from mha_core.model import Model
 from mha_core.tokens import Tokens
@@ -132,6 +133,20 @@ def overview_view(
     }
     made = provenance(model, trace, site=site, measure=measure.name, measure_definition=measure.definition)
     return View("overview", {"maps": maps, "values": values}, meta, made)
+
+
+def head_measures(
+    overview: Overview, site: str, more: Mapping[str, NDArray[np.float32]] | None = None
+) -> list[dict[str, Any]]:
+    """Every head by every measure as a table, one row a head. more: further measures [layer, head] by name."""
+    columns = {name: overview.values(name) for name in overview.measures} | dict(more or {})
+    n_layers, n_heads = next(iter(columns.values())).shape
+    return [
+        {"head": str(HeadRef(layer, head, site))}
+        | {MEASURES[name].name: float(values[layer, head]) for name, values in columns.items()}
+        for layer in range(n_layers)
+        for head in range(n_heads)
+    ]
 
 
 def top_keys(trace: Trace, site: str, layer: int, head: int, count: int = 3) -> list[dict[str, Any]]:

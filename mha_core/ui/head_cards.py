@@ -24,7 +24,7 @@ from mha_core.ui.stores import store
 from mha_core.ui.text import plain
 from mha_core.ui.theme import theme
 from mha_core.view import View
-from mha_core.views import overview_view, provenance, top_keys, whole_words
+from mha_core.views import head_measures, overview_view, provenance, top_keys, whole_words
 from mha_core.why import WeightExplanation, explain_weight
 
 _QUANTITY_NAMES = {"weights": "weights", "value": "value-weighted"}
@@ -51,6 +51,11 @@ def overview_card(model: Model, trace: Trace, site: str) -> None:
         components.overview(view, key="overview", on_select=_choose)
         st.caption(plain(f"{MEASURES[ring].name}: {MEASURES[ring].definition}."))
         _strongest(values, ring, site)
+        with st.expander("As a table: every head by every measure"):
+            st.dataframe(
+                head_measures(overview, site, {ring: values}), hide_index=True, height=320,
+                alt="Every head by every measure; a click on a column's name sorts by it",
+            )  # fmt: skip
         with menu:
             export_menu(view, f"all-heads-{ring}", "overview")
 

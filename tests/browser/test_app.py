@@ -357,6 +357,20 @@ def test_every_text_is_drawn_and_none_becomes_markup(page: Page, app_url: str, m
         assert page.evaluate(COUNT_MADE_FROM_TEXT) == 0, name
 
 
+@pytest.mark.usefixtures("forgive_probing")
+def test_every_text_is_compared_and_none_becomes_markup(page: Page, app_url: str) -> None:
+    page.on("dialog", lambda dialog: pytest.fail(f"a text ran as a script: {dialog.message}"))
+    visit(page, app_url, "compare", model=MINILM, text="something to begin with")
+    for name, text in {**TEXTS, "512 words": "word " * 512, "3000 words": "word " * 3000}.items():
+        sentence(page).fill(text)
+        expect(page.get_by_role("application").first).to_be_visible(timeout=A_RUN)
+        page.wait_for_timeout(700)  # the field waits for a pause in the typing
+        settle(page)
+        expect(page.get_by_role("heading", level=1, name="Compare")).to_be_visible()
+        expect(page.get_by_test_id("stException")).to_have_count(0)
+        assert page.evaluate(COUNT_MADE_FROM_TEXT) == 0, name
+
+
 def test_markup_stands_in_the_tokens_as_it_was_typed(page: Page, app_url: str) -> None:
     visit(page, app_url, model=MINILM, text=TEXTS["markup"], off="L0H1", kinds="zero")
     go_to(page, "Ablate")

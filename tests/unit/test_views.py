@@ -11,10 +11,11 @@ import torch
 
 from mha_core import HeadAblation, Model, Trace, load_model
 from mha_core.maps import EXACT_CELLS, TEXT_KEYS, LayerMaps, Look
+from mha_core.metrics import MEASURES
 from mha_core.norms import value_weighted
 from mha_core.pooling import MapOptions
 from mha_core.view import View, max_pool
-from mha_core.views import THUMBNAIL, Overview, overview_view, provenance, top_keys, whole_words
+from mha_core.views import THUMBNAIL, Overview, head_measures, overview_view, provenance, top_keys, whole_words
 from tests.tiny import tiny_model_dir
 
 TEXT = "The animal crossed the road because it was frightened."
@@ -302,3 +303,13 @@ def test_hostile_text_travels_as_it_is(family: str, tiny: Callable[[str], Model]
     assert view.provenance["text"] == HOSTILE
     assert view.meta["key_labels"] == list(trace.tokens.labels)
     json.dumps(view.meta, allow_nan=False)
+
+
+def test_the_table_of_measures_has_every_heads_own_numbers(llama: Model, trace: Trace) -> None:
+    overview = Overview.of(trace, "self")
+    extra = np.arange(llama.n_layers * llama.n_heads, dtype=np.float32).reshape(llama.n_layers, llama.n_heads)
+    rows = head_measures(overview, "self", {"induction": extra})
+    assert [row["head"] for row in rows] == [f"L{i}H{j}" for i in range(llama.n_layers) for j in range(llama.n_heads)]
+    assert [row["induction"] for row in rows] == extra.ravel().tolist()
+    for name in overview.measures:
+        assert [row[MEASURES[name].name] for row in rows] == pytest.approx(overview.values(name).ravel().tolist())
