@@ -238,6 +238,39 @@ def test_every_kind_of_ablation_changes_the_run(
     assert float((off.hidden - trace.hidden).abs().max()) > 1e-4
 
 
+@pytest.fixture(scope="module")
+def lost_by_cross_head(model: DateTranslator) -> dict[str, dict[str, float]]:
+    """Cross head -> part of the answer -> share of held-out answers whose part is wrong without the head."""
+    pairs = draw(random.Random(97), 400, new_dates=True)
+    shape = model.sites["cross"]
+    heads = [HeadRef(layer, head, "cross") for layer in range(shape.n_layers) for head in range(shape.n_heads)]
+    lost = {}
+    for head in heads:
+        given = answers(model, pairs, [HeadAblation([head])])
+        lost[str(head)] = {part: 1 - exact(given, pairs, where) for part, where in PARTS.items()}
+        lost[str(head)]["all"] = 1 - exact(given, pairs)
+    given = answers(model, pairs, [HeadAblation(heads)])
+    lost["every"] = {"all": 1 - exact(given, pairs)}
+    return lost
+
+
+def test_a_cross_head_that_is_off_breaks_one_part_and_leaves_another(
+    lost_by_cross_head: dict[str, dict[str, float]],
+) -> None:
+    """The day falls with one head while the year stands."""
+    singles = [lost for name, lost in lost_by_cross_head.items() if name != "every"]
+    worst = max(singles, key=lambda lost: lost["day"] - lost["year"])
+    assert worst["all"] > 0.08
+    assert worst["day"] > 0.08
+    assert worst["day"] > 3 * worst["year"]
+
+
+def test_other_cross_heads_break_other_parts(lost_by_cross_head: dict[str, dict[str, float]]) -> None:
+    singles = [lost for name, lost in lost_by_cross_head.items() if name != "every"]
+    assert len({max(PARTS, key=lost.__getitem__) for lost in singles if lost["all"] > 0.01}) >= 2
+    assert lost_by_cross_head["every"]["all"] > 0.99
+
+
 def test_a_knockout_of_cross_attention(model: DateTranslator, trace: Trace) -> None:
     off = model.run(TEXT, AttentionKnockout(src=[4], dst=[8], site="cross"), target=trace.tokens)
     for layer in range(model.sites["cross"].n_layers):
