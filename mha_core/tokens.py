@@ -219,6 +219,7 @@ def _segments(tokenizer: Any, encoding: Any, special: Sequence[bool]) -> tuple[i
     return tuple(-1 if mark or number is None else number for number, mark in zip(numbers, special, strict=True))
 
 
+@lru_cache(maxsize=4)  # a description is as large as the vocabulary; a tokenizer never changes how it writes
 def _piece_style(tokenizer: Any) -> frozenset[str]:
     """How this tokenizer writes its pieces, read from its own description: "bytes", "latin1", "##", "▁"."""
     if not tokenizer.is_fast:

@@ -5,7 +5,12 @@ Weights stay per head; nothing here averages heads.
 
 from __future__ import annotations
 
+<<<<<<< HEAD
 from collections.abc import Callable, Mapping
+=======
+from collections.abc import Callable
+from functools import cache
+>>>>>>> 7b5b47d (wip)
 from importlib import metadata
 from typing import Any
 
@@ -39,9 +44,14 @@ def provenance(model: Model, trace: Trace, **more: Any) -> dict[str, Any]:
         "model_note": details.note,
         "interventions": str(trace.interventions),
         "index_base": 0,
-        "versions": {name: metadata.version(name) for name in ("torch", "transformers")},
+        "versions": dict(_versions()),
         **more,
     }
+
+
+@cache
+def _versions() -> dict[str, str]:
+    return {name: metadata.version(name) for name in ("torch", "transformers")}
 
 
 class Overview:

@@ -22,7 +22,12 @@ def export_menu(view: View | Callable[[], View], name: str, key: str) -> None:
     name: of the files, such as "L4H10". Files are made when they are asked for.
     """
     stem = "headscope-" + (re.sub(r"[^A-Za-z0-9.-]+", "-", name).strip("-") or "view")
-    with st.popover("Export", key=f"export_{key}", help="The numbers and the picture, each with what made it."):
+    with st.popover(
+        "Export", key=f"export_{key}", help="The numbers and the picture, each with what made it.", on_change="rerun"
+    ) as opened:  # fmt: skip
+        st.caption("PNG and SVG: the buttons on the picture. The page's address is a link to this view.")
+        if not opened.open:  # buttons that nobody sees would be sent and drawn with every key that is typed
+            return
         for kind, mime in _MIME.items():
             st.download_button(
                 kind.upper(), data=partial(_numbers, view, kind), file_name=f"{stem}.{kind}", mime=mime,
@@ -32,7 +37,6 @@ def export_menu(view: View | Callable[[], View], name: str, key: str) -> None:
             "HTML, opens offline", data=partial(_html, view, name), file_name=f"{stem}.html", mime="text/html",
             key=f"html_{key}", on_click="ignore",
         )  # fmt: skip
-        st.caption("PNG and SVG: the buttons on the picture. The page's address is a link to this view.")
 
 
 def _numbers(view: View | Callable[[], View], kind: str) -> bytes:

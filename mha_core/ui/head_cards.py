@@ -28,6 +28,7 @@ from mha_core.views import head_measures, overview_view, provenance, top_keys, w
 from mha_core.why import WeightExplanation, explain_weight
 
 _QUANTITY_NAMES = {"weights": "weights", "value": "value-weighted"}
+_DIMENSIONS = "dimensions_open"
 
 
 def overview_card(model: Model, trace: Trace, site: str) -> None:
@@ -96,12 +97,17 @@ def focus_card(maps: LayerMaps, head: int) -> None:
         with menu:
             exact = partial(maps.matrix_view, head, exact=True) if view.kind == "matrix" else view
             export_menu(exact, maps.name(head), "focus")
-        with st.expander("As a table: where each token looks most"):
-            name = maps.name(head)
-            st.dataframe(
-                top_keys(maps.trace, maps.site, maps.layer, head), hide_index=True, alt=f"Strongest keys of {name}"
-            )
-            st.caption("“shown” is the attention that the listed keys make up; the rest of each row goes elsewhere.")
+        # What is folded away is not made, sent and drawn with every key that is typed.
+        with st.expander("As a table: where each token looks most", key="focus_table", on_change="rerun") as opened:
+            if opened.open:
+                _table(maps, head)
+
+
+def _table(maps: LayerMaps, head: int) -> None:
+    st.dataframe(
+        top_keys(maps.trace, maps.site, maps.layer, head), hide_index=True, alt=f"Strongest keys of {maps.name(head)}"
+    )
+    st.caption("“shown” is the attention that the listed keys make up; the rest of each row goes elsewhere.")
 
 
 def _choose_query(maps: LayerMaps, row: int | None) -> None:
@@ -140,6 +146,7 @@ def _cell(maps: LayerMaps) -> tuple[int, int] | None:
 
 
 def _choose_cell(maps: LayerMaps, row: int, column: int) -> None:
+    st.session_state[_DIMENSIONS] = True
     update(query=maps.data.query_positions[row], key=maps.data.key_positions[column])
 
 
@@ -161,8 +168,12 @@ def why_card(maps: LayerMaps, head: int) -> None:
                          **bind("key", convert=_position, to_widget=key))  # fmt: skip
         why = explain_weight(maps.trace, maps.layer, head, query, key, maps.site)
         st.text(_why_line(why))
-        with st.expander("Dimension by dimension", expanded=state.key >= 0):
-            _why_figures(why, keys.labels)
+        dimensions = st.expander(
+            "Dimension by dimension", expanded=state.key >= 0, key=_DIMENSIONS, on_change="rerun"
+        )  # fmt: skip
+        if dimensions.open:
+            with dimensions:
+                _why_figures(why, keys.labels)
         if st.button("Follow this head step by step", key="to_lesson", icon=":material/school:"):
             update(lesson="steps", given="head", step="scores", head=head)
             st.switch_page("pages/lesson.py")
