@@ -5,12 +5,8 @@ Weights stay per head; nothing here averages heads.
 
 from __future__ import annotations
 
-<<<<<<< HEAD
 from collections.abc import Callable, Mapping
-=======
-from collections.abc import Callable
 from functools import cache
->>>>>>> 7b5b47d (wip)
 from importlib import metadata
 from typing import Any
 
