@@ -66,15 +66,28 @@ def _choose(layer: int, head: int) -> None:
 
 
 def _strongest(values: np.ndarray, ring: str, site: str, count: int = 8) -> None:
-    """The heads with the most of a measure, to click."""
-    order = np.argsort(-values, axis=None)[:count]
+    """The heads with the most of a measure, to click; the chosen one marked if it is among them."""
     n_heads = values.shape[1]
+    places: list[int] = np.argsort(-values, axis=None)[:count].tolist()
     prefix = "" if site == "self" else f"{site}."
-    with st.container(horizontal=True, gap="small"):
-        for place in order.tolist():
-            layer, head = divmod(place, n_heads)
-            label = f"{prefix}L{layer}H{head}  {MEASURES[ring].text(values[layer, head])}"
-            st.button(label, key=f"strongest_{ring}_{place}", type="tertiary", on_click=_choose, args=(layer, head))
+    key, chosen = "w_strongest", current().layer * n_heads + current().head
+    shown = chosen if chosen in places else None
+    if st.session_state.get(key) != shown:
+        st.session_state[key] = shown
+
+    def label(place: int) -> str:
+        layer, head = divmod(place, n_heads)
+        return f"{prefix}L{layer}H{head}  {MEASURES[ring].text(values[layer, head])}"
+
+    def changed() -> None:
+        place = st.session_state[key]
+        if place is not None:  # None: the chosen one was clicked
+            _choose(*divmod(place, n_heads))
+
+    st.pills(
+        f"The most of “{MEASURES[ring].name}”", places, format_func=label, key=key, on_change=changed,
+        label_visibility="collapsed",
+    )  # fmt: skip
 
 
 def focus_card(maps: LayerMaps, head: int) -> None:

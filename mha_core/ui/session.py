@@ -187,4 +187,5 @@ class Working:
             self.bar.progress(done / max(total, 1), text=f"{self.label} … {done} of {total}")
 
     def __exit__(self, *error: object) -> None:
-        self.place.empty()
+        if self.show:
+            self.place.empty()

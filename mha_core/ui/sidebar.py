@@ -21,6 +21,7 @@ from mha_core.ui.state import MAX_NAME, MAX_TEXT
 from mha_core.ui.stores import store
 from mha_core.ui.text import plain
 
+_PAUSE = "150ms"  # without another key, after which what was typed is run
 _KINDS = {
     "causal-lm": "decoder: each token sees itself and what is before it",
     "masked-lm": "encoder: every token sees every token",
@@ -154,11 +155,11 @@ def _sentence_choice() -> None:
             "Sentence", height=160, max_chars=MAX_TEXT, help="Ctrl+Enter (⌘+Enter) takes the text over.", **bind("text")
         )
     else:
-        st.text_input("Sentence", live=True, max_chars=MAX_TEXT, placeholder="type a sentence", **bind("text"))
+        st.text_input("Sentence", live=_PAUSE, max_chars=MAX_TEXT, placeholder="type a sentence", **bind("text"))
 
 
 def _second_text(label: str, placeholder: str) -> None:
-    st.text_input(label, live=True, max_chars=MAX_TEXT, placeholder=placeholder, **bind("pair"))
+    st.text_input(label, live=_PAUSE, max_chars=MAX_TEXT, placeholder=placeholder, **bind("pair"))
 
 
 def _example_choice() -> None:

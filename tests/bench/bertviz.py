@@ -178,7 +178,7 @@ def notebook(name: str, browser: Browser, folder: Path, scratch: Path) -> Iterat
 
 
 class _Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name in the standard library
+    def log_message(self, format: str, *args: object) -> None:
         """Say nothing between the tables."""
 
 

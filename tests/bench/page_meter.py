@@ -16,12 +16,12 @@ from tests.bench.measure import Spread
 METER = Path(__file__).with_name("meter.js").read_text(encoding="utf-8")
 QUIET = 300  # milliseconds without a message or change after which all is done
 TIMEOUT = 60_000  # milliseconds
-PAUSE = 250  # milliseconds for which the sentence's field waits for more keys
+PAUSE = 150  # milliseconds for which the sentence's field waits for more keys
 Result = Mapping[str, Any]
 
 NOTES = (
     "Milliseconds, medians (middle half). “painted”: from the key or click until the frame in which the last component "
-    "was new had been painted. “after sending”: the same from the browser's message on, without the 250 ms for which a "
+    "was new had been painted. “after sending”: the same from the browser's message on, without the 150 ms for which a "
     "text field waits for more keys. “server”: from the browser's message to the last one that the painting needed; "
     "“browser”: from there to painted. “server done”: its very last message. “busy”: the page's thread, in all; "
     "“drawing”: its part in the components' own drawing.",

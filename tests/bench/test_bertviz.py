@@ -21,7 +21,7 @@ MOST_BYTES = {128: 1 / 20}  # of its HTML
 LONG, LONG_EDITS = 512, 6
 SAYS = (
     "Both warm: model, page and scripts are loaded. Ours: from the key to the frame with the last component, with the "
-    "250 ms for which the field waits for more keys. BertViz: from the sentence through `output_attentions` and "
+    "150 ms for which the field waits for more keys. BertViz: from the sentence through `output_attentions` and "
     "`head_view(…, html_action='return')` to the frame with its lines, its HTML put into a page as a notebook does. "
     "Ours shows every head of the model, one large and a layer side by side, BertViz the lines of one layer."
 )
