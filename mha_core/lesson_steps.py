@@ -200,7 +200,7 @@ def _notice_output(worked: Worked, head: int) -> str:
     error = float((whole - worked.output).abs().max())
     return (
         f"Length of what each head adds for “{last}”: {parts}. Summed over heads they are the output "
-        f"(largest difference {error:.1e})."
+        f"({'exactly' if error == 0 else f'largest difference {error:.1e}'})."
     )
 
 

@@ -30,7 +30,6 @@ from mha_core.ui.state import MAX_NAME
 from mha_core.ui.text import plain
 
 _SIZES = Sizes(WIDE_D_MODEL, 2)
-_CLOSING = {"none": "none", "causal": "causal: the future is closed", "padding": "padding: filler is closed"}
 _ROUNDING = 1e-12  # below this a change is rounding, in double precision
 _EXAMPLE_ROW = "45,5,45,5"
 
@@ -46,7 +45,7 @@ def masks_section() -> None:
         "mask keeps the filler out."
     )
     with st.container(horizontal=True, vertical_alignment="bottom", key="no_print_masks"):
-        st.segmented_control("Mask", MASKS, format_func=_CLOSING.__getitem__, required=True, **bind("closing"))
+        st.segmented_control("Mask", MASKS, required=True, **bind("closing"))
         st.text_input("Words", live=True, max_chars=MAX_NAME, width=280, **bind("sample"))
     try:
         example = sentence_example(current().sample, _SIZES)

@@ -49,8 +49,8 @@ def _trap_card() -> None:
         hide_index=True, alt="Shapes of torch's output and weights",
     )  # fmt: skip
     st.markdown(
-        f"Our `MultiHeadAttention.from_torch(layer)` on the same x: the weights differ by {_error(trap.weight_error)} "
-        f"at most, the output by {_error(trap.output_error)}; the mean of our maps differs from torch’s default by "
+        f"Our `MultiHeadAttention.from_torch(layer)` on the same x: the weights differ by {_error(trap.weight_error)}, "
+        f"the output by {_error(trap.output_error)}; the mean of our maps differs from torch’s default by "
         f"{_error(trap.average_error)}. A single head’s weight is up to {trap.hidden:.3f} away from the average "
         "it disappears in."
     )
