@@ -52,11 +52,13 @@ def overview_card(model: Model, trace: Trace, site: str) -> None:
         components.overview(view, key="overview", on_select=_choose)
         st.caption(plain(f"{MEASURES[ring].name}: {MEASURES[ring].definition}."))
         _strongest(values, ring, site)
-        with st.expander("As a table: every head by every measure"):
-            st.dataframe(
-                head_measures(overview, site, {ring: values}), hide_index=True, height=320,
-                alt="Every head by every measure; a click on a column's name sorts by it",
-            )  # fmt: skip
+        # What is folded away is not made, sent and drawn with every key that is typed: here and below.
+        with st.expander("As a table: every head by every measure", key="heads_table", on_change="rerun") as opened:
+            if opened.open:
+                st.dataframe(
+                    head_measures(overview, site, {ring: values}), hide_index=True, height=320,
+                    alt="Every head by every measure; a click on a column's name sorts by it",
+                )  # fmt: skip
         with menu:
             export_menu(view, f"all-heads-{ring}", "overview")
 
@@ -110,7 +112,6 @@ def focus_card(maps: LayerMaps, head: int) -> None:
         with menu:
             exact = partial(maps.matrix_view, head, exact=True) if view.kind == "matrix" else view
             export_menu(exact, maps.name(head), "focus")
-        # What is folded away is not made, sent and drawn with every key that is typed.
         with st.expander("As a table: where each token looks most", key="focus_table", on_change="rerun") as opened:
             if opened.open:
                 _table(maps, head)

@@ -44,6 +44,10 @@ def test_the_table_of_strongest_keys_is_the_head_that_is_shown() -> None:
     np.testing.assert_allclose(table["weight 1"], strongest, atol=1e-6)
 
 
+def test_the_table_of_measures_has_every_head() -> None:
+    assert len(opened(looking(), "heads_table").at.dataframe[0].value) == 72
+
+
 @pytest.mark.parametrize("key", ["export_overview", "export_focus", "export_layer"])
 def test_each_picture_can_be_taken_away_in_four_ways(key: str) -> None:
     assert downloads(opened(looking(), key)) == ["CSV", "JSON", "NPZ", "HTML, opens offline"]
