@@ -135,12 +135,12 @@ def _losses(trace: Trace, ids: Tensor, chunk: int = 256) -> Tensor:
 class Written:
     """What a decoder would write at each position, given the clean run's target before it.
 
-    pieces: the likeliest token. lost: how much of the probability of the clean run's likeliest token is gone.
-    differ: how many pieces are not the clean run's.
+    pieces: the likeliest token. moved: how much of the probability is with other tokens than in the clean run, 0 to 1
+    (the total variation distance). differ: how many pieces are not the clean run's.
     """
 
     pieces: tuple[str, ...]
-    lost: tuple[float, ...]
+    moved: tuple[float, ...]
     differ: int
 
 
@@ -149,9 +149,9 @@ def written(model: Model, clean: Trace, changed: Trace) -> Written:
     positions = range(len(clean.tokens))
     before, after = (trace.logits_at(positions).softmax(dim=-1) for trace in (clean, changed))
     best, now = before.argmax(dim=-1), after.argmax(dim=-1)
-    lost = (before - after).gather(1, best[:, None])[:, 0].clamp(min=0)
+    moved = (before - after).abs().sum(dim=-1) / 2
     pieces = tuple(model.surface(number) for number in now.tolist())
-    return Written(pieces, tuple(lost.tolist()), int((best != now).sum()))
+    return Written(pieces, tuple(moved.tolist()), int((best != now).sum()))
 
 
 def movement(clean: Trace, changed: Trace) -> list[float]:

@@ -66,15 +66,22 @@ class EffectCards:
             self._movement("How the layer's output moved")
 
     def _position(self) -> int | None:
-        """Where the prediction is read. A target is there already, to its end: it is read where the changed runs lose
-        most.
+        """Where the prediction is read. A target is there already, to its end: it is read where the changed runs
+        move most.
         """
         position = prediction_position(self.model, self.clean)
         if position is None or self.clean.source_tokens is None or not self.changed:
             return position
-        lost = [self._written_by(name, trace).lost for name, trace in self.changed.items()]
-        most = [max(place) for place in zip(*lost, strict=True)]
+        moved = [self._written_by(name, trace).moved for name, trace in self.changed.items()]
+        most = [max(place) for place in zip(*moved, strict=True)]
         return most.index(max(most)) if max(most) > 0 else position
+
+    def _before(self, position: int) -> str:
+        """The target up to a position, in words."""
+        tokens = self.clean.tokens
+        pieces = zip(tokens.surfaces[: position + 1], tokens.special, strict=False)
+        text = "".join(piece for piece, special in pieces if not special)
+        return f"after “{readable(text)}”" if text else "at the start"
 
     def _prediction(self, position: int) -> None:
         key = ("prediction", *self._identity(), position)
@@ -86,8 +93,7 @@ class EffectCards:
             what = "Masked word" if self.model.kind == "masked-lm" else "Next word"
             st.subheader(what, anchor=False)
             if self.clean.source_tokens is not None:
-                before = "".join(self.clean.tokens.surfaces[: position + 1])
-                st.caption(plain(f"after “{readable(before)}”{', where most is lost' if self.changed else ''}"))
+                st.caption(plain(f"{self._before(position)}{', where most has changed' if self.changed else ''}"))
             rows = [effects.WordRow(word.word, word.probabilities) for word in effect.words]
             effects.next_words(
                 key=f"words_{self.part}", columns=effect.runs, rows=rows, alt=f"{what}: probability in each run",
@@ -111,15 +117,15 @@ class EffectCards:
                 return
             st.caption(
                 "At each place the likeliest token, given the target above up to there. The number is how much of the "
-                "probability of the clean run's likeliest token is lost: 0 where nothing changed, 1 where all is gone."
+                "probability has moved to other tokens than in the clean run: 0 is none, 1 is all."
             )
             for name, trace in self.changed.items():
                 now = self._written_by(name, trace)
                 st.caption(plain(f"{name}: {now.differ} of {len(now.pieces)} differ"))
                 effects.token_strip(
                     key=f"written_{name}_{self.part}", labels=[visible(piece) for piece in now.pieces],
-                    values=now.lost, unit="probability lost", fmt="plain", limit=1.0, view_id=self._view_id(),
-                    alt=f"What is written under {name}, and the probability lost at each place",
+                    values=now.moved, unit="probability moved", fmt="plain", limit=1.0, view_id=self._view_id(),
+                    alt=f"What is written under {name}, and the probability moved at each place",
                 )  # fmt: skip
 
     def _written_by(self, name: str, trace: Trace) -> Written:

@@ -100,9 +100,13 @@ def test_ablate_shows_what_is_still_written(name: str, site: str, regular: Regul
     changed = model_of(name).run(trace.source_tokens or "", HeadAblation(off), target=trace.tokens)
     expected = written(model_of(name), trace, changed)
     strip = visitor.one("written_zero")
-    assert strip["values"] == pytest.approx(list(expected.lost), abs=1e-5)
+    assert strip["values"] == pytest.approx(list(expected.moved), abs=1e-5)
     assert f"zero: {expected.differ} of {len(trace.tokens)} differ" in visitor.captions
     assert "the library's own attention" in visitor.captions
+    most = int(np.argmax(expected.moved))
+    top = int(trace.logits_at([most])[0].argmax())
+    assert visitor.one("words")["rows"][0]["word"] == model_of(name).surface(top)
+    assert "where most has changed" in visitor.captions
 
 
 @pytest.mark.parametrize("site", SITES)
@@ -154,7 +158,7 @@ def test_its_mean_is_over_dates(regular: Regular) -> None:
     trace = clean(DATE)
     changed = model_of(DATE).run(TEXT, HeadAblation(["cross.L0H0"], "mean"), target=trace.tokens)
     expected = written(model_of(DATE), trace, changed)
-    assert visitor.one("written_mean")["values"] == pytest.approx(list(expected.lost), abs=1e-5)
+    assert visitor.one("written_mean")["values"] == pytest.approx(list(expected.moved), abs=1e-5)
 
 
 def test_text_that_is_no_date_and_strange_characters_are_drawn(regular: Regular) -> None:
