@@ -119,7 +119,8 @@ def _model_choice() -> None:
 def _model_chosen() -> None:
     """Switch models; an example that was picked for another kind of model makes way for one of this model's."""
     name = (st.session_state["w_model"] or list_models()[0].name)[:MAX_NAME]
-    update(model=name, text=fitting_text(current().text, name))
+    text = fitting_text(current().text, name)
+    update(model=name, **({} if text == current().text else {"text": text}))
 
 
 def _own_layer_sizes(name: str) -> None:

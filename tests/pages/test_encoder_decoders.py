@@ -7,7 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from mha_core import HeadAblation, Trace
+from mha_core import HeadAblation, Trace, head_ablation_sweep
+from mha_core.continuation import continuation
 from mha_core.effects import written
 from mha_core.examples import DATES, EXAMPLES
 from mha_core.model import Model
@@ -123,6 +124,44 @@ def test_the_sweep_measures_the_loss_of_the_target_first(name: str, regular: Reg
     visitor = regular("Ablate", **asked(name, site="cross"))
     box = next(box for box in visitor.at.selectbox if box.key == "w_sweep_metric")
     assert (box.options[0], box.value) == ("loss", "loss")
+
+
+@pytest.mark.parametrize("site", SITES)
+def test_the_sweep_of_the_page_is_the_exact_one(name: str, site: str, regular: Regular) -> None:
+    visitor = regular("Ablate", **asked(name, site=site, kinds="zero"))
+    visitor.click("sweep")
+    visitor.assert_whole("Ablate")
+    trace, model = clean(name), model_of(name)
+    source = trace.source_tokens
+    assert source is not None
+    expected = head_ablation_sweep(model, source, metric="loss", site=site, target=trace.tokens)
+    np.testing.assert_allclose(visitor.view("sweep_zero_kept").arrays["map"], expected.effects, atol=1e-5)
+
+
+def test_everything_folded_away_opens(name: str) -> None:
+    visitor = Visitor("Ablate", **asked(name, site="cross", off="cross.L0H1", kinds="zero"))
+    for key in ("continuation", "downstream", "direct", "plans", "knockout"):
+        visitor.at.session_state[key] = True
+        visitor.at.run()
+        visitor.assert_whole("Ablate")
+    assert {"downstream_map", "knockout_map"} <= set(visitor.components())
+    next(button for button in visitor.at.button if button.label == "Write on").click().run()
+    visitor.assert_whole("Ablate")
+    off = HeadAblation(["cross.L0H1"])
+    target = clean(name).tokens
+    on_page = [text.value for text in visitor.at.text]
+    for plan in (None, off):
+        text = continuation(model_of(name), clean(name).source_tokens or "", plan, 20, target=target).strip()
+        assert text in on_page
+
+
+def test_pictures_are_exported_with_what_made_them(name: str) -> None:
+    visitor = Visitor("Heads", **asked(name, site="cross"))
+    for key in ("export_overview", "export_focus", "export_layer"):
+        visitor.at.session_state[key] = True
+    visitor.at.run()
+    visitor.assert_whole("Heads")
+    assert len(visitor.at.get("download_button")) == 12
 
 
 # ---------------------------------------------------------------- our own
