@@ -19,13 +19,10 @@ export default function (component) {
     drawn = new Matrices(parentElement);
     DRAWN.set(parentElement, drawn);
   }
-  const generation = drawn.update(component);
-  return () => {
-    if (drawn.generation !== generation) return; // the clean-up of an overtaken call
-    clearTimeout(drawn.typing);
-    clearTimeout(drawn.reminder);
-    DRAWN.delete(parentElement);
-  };
+  drawn.update(component);
+  // Streamlit cleans up before or after the next call, as it comes: nothing is taken down here, what is kept goes with
+  // parentElement, and a timer that finds its table gone does nothing.
+  return () => {};
 }
 
 function make(tag, className, parent, text) {
@@ -69,11 +66,11 @@ function read(text) {
 class Matrices {
   constructor(parent) {
     for (const old of Array.from(parent.children)) if (old.classList.contains("mx")) old.remove();
+    this.parent = parent;
     this.root = make("div", "mx", parent);
     this.probe = make("span", "mx-probe", this.root);
     this.probe.setAttribute("aria-hidden", "true");
     this.body = make("div", "mx-groups", this.root);
-    this.generation = 0;
     this.pending = new Map(); // "X.0.1" -> [matrix, row, column, text]
     this.seq = 0;
     this.reminded = 0;
@@ -90,7 +87,8 @@ class Matrices {
     this.send = (value) => setTriggerValue("edit", value);
     const theme = this.theme();
     const text = JSON.stringify(data);
-    if (text === this.text && theme === this.shownTheme) return this.generation;
+    if (text === this.text && theme === this.shownTheme && this.root.isConnected) return;
+    if (!this.root.isConnected) this.parent.appendChild(this.root);
     this.text = text;
     this.shownTheme = theme;
     this.data = data;
@@ -104,8 +102,6 @@ class Matrices {
       this.build();
     }
     this.fill();
-    this.generation += 1;
-    return this.generation;
   }
 
   theme() {
@@ -328,6 +324,7 @@ class Matrices {
   }
 
   say(more = {}) {
+    if (!this.root.isConnected) return;
     this.send({ seq: this.seq, cells: [...this.pending.values()], ...more });
     clearTimeout(this.reminder);
     this.reminder = setTimeout(() => {
