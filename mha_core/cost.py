@@ -13,7 +13,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-__all__ = ["PRESETS", "AttentionCost", "CostRow", "SingleHead", "single_head_comparisons"]
+from mha_core.model import Model
+
+__all__ = ["PRESETS", "AttentionCost", "CostRow", "SingleHead", "attention_costs", "single_head_comparisons"]
 
 MAX_SIZE = 1_000_000
 
@@ -182,6 +184,18 @@ PRESETS: Mapping[str, AttentionCost] = {
     "all-MiniLM-L6-v2": AttentionCost(384, 12, 12, 32, 6, bias=True),
 }
 """Published shapes, from each model's configuration."""
+
+
+def attention_costs(model: Model) -> dict[str, AttentionCost]:
+    """A loaded model's attention, by site ("self", or "enc", "dec" and "cross")."""
+    costs = {}
+    for site, shape in model.sites.items():
+        projection = model.projection_by_head(site, 0)
+        costs[site] = AttentionCost(
+            projection.weight.shape[-1], shape.n_heads, shape.n_kv_heads, shape.d_head, shape.n_layers,
+            bias=projection.bias is not None,
+        )  # fmt: skip
+    return costs
 
 
 @dataclass(frozen=True)

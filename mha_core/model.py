@@ -125,6 +125,10 @@ class Model(ABC):
         return next(iter(self.sites.values()))
 
     @abstractmethod
+    def projection_by_head(self, site: str, layer: int) -> OutputProjection:
+        """W_O of a layer by head, a view of the shared weights."""
+
+    @abstractmethod
     def tokenize(self, text: str, text_pair: str | None = None) -> Tokens:
         """Text (or a pair) as this model's tokens. Raises `InputError` when there is no text."""
 

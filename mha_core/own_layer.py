@@ -136,11 +136,11 @@ class OwnLayerModel(Model):
                 blocked = {slot: attended.n_blocked}
         return Trace(
             tokens=inputs.tokens, sites=self.sites, records=records, attention_outputs={slot: output},
-            projection=self._projection, hidden=output[0], head=None, interventions=resolved.plan,
+            projection=self.projection_by_head, hidden=output[0], head=None, interventions=resolved.plan,
             applied=resolved.applied({slot: 1}, blocked), seconds=time.perf_counter() - started,
         )  # fmt: skip
 
-    def _projection(self, site: str, layer: int) -> OutputProjection:
+    def projection_by_head(self, site: str, layer: int) -> OutputProjection:
         return OutputProjection(self.layer.W_O, self.layer.b_O)
 
 

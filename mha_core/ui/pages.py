@@ -6,7 +6,7 @@ import streamlit as st
 from streamlit.navigation.page import Page
 
 _IN_APP = "_in_app"
-_WITHOUT_MODEL = ("Lesson",)
+_WITHOUT_MODEL = ("Lesson", "Cost")
 
 
 def navigation() -> Page:
@@ -16,6 +16,7 @@ def navigation() -> Page:
         st.Page("pages/compare.py", title="Compare"),
         st.Page("pages/ablate.py", title="Ablate"),
         st.Page("pages/lesson.py", title="Lesson"),
+        st.Page("pages/cost.py", title="Cost"),
     ]
     st.session_state[_IN_APP] = True
     return st.navigation(pages)

@@ -15,7 +15,8 @@ from typing import Any
 from mha_core.examples import OTHER_SENTENCE
 from mha_core.interventions import HeadRef, InterventionError
 from mha_core.lesson_edits import MAX_EDITS
-from mha_core.ui import lesson_state
+from mha_core.ui import cost_state, lesson_state
+from mha_core.ui.cost_state import CostChoices
 from mha_core.ui.lesson_state import LessonChoices
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
@@ -65,7 +66,7 @@ class SavedPlan:
 
 
 @dataclass(frozen=True)
-class ViewState(LessonChoices):
+class ViewState(LessonChoices, CostChoices):
     """What is looked at.
 
     model: a name for `load_model`. text, pair: the sentences, as typed. site, layer, head: the chosen head.
@@ -277,4 +278,9 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "sharp": _number,
     "gone": _whole,
     "copied": _flag,
+    "cost": _one_of(cost_state.SECTIONS),
+    "shape": cost_state.read_shape,
+    "tokens": lambda text: int(text) if text in map(str, cost_state.LENGTHS) else None,
+    "number": lambda text: int(text) if text in map(str, cost_state.NUMBER_BYTES) else None,
+    "batch": lambda text: int(text) if re.fullmatch(r"[1-9][0-9]{0,3}", text) else None,
 }

@@ -37,6 +37,11 @@ class Store:
         with self._lock:
             return name in self._models
 
+    def loaded(self) -> dict[str, Model]:
+        """The models in memory, by name."""
+        with self._lock:
+            return dict(self._models)
+
     def model(self, name: str, report: Callable[[str], None]) -> Model:
         """The model, loaded now if it is not in memory. One thread loads it; others who want it wait for that."""
         with self._lock:

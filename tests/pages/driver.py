@@ -19,6 +19,7 @@ PAGES = {
     "Compare": "pages/compare.py",
     "Ablate": "pages/ablate.py",
     "Lesson": "pages/lesson.py",
+    "Cost": "pages/cost.py",
 }
 
 
