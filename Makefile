@@ -10,6 +10,8 @@ PORT       ?= 8501
 # An additional package index to take torch's CPU build from (smaller by some gigabytes). Empty: torch's ordinary build.
 TORCH_INDEX ?=
 PYTEST_ARGS ?=
+# Test files that run at the same time. Each worker holds its own models, about 2 GB.
+WORKERS    ?= 2
 
 PY     := $(VENV)/bin/python
 STAMPS := $(VENV)/.headscope
@@ -57,7 +59,7 @@ chromium: setup-test
 	$(PY) tests/chromium.py
 
 test: check chromium
-	$(PY) -m pytest $(PYTEST_ARGS)
+	$(PY) -m pytest -n $(WORKERS) --dist loadfile $(PYTEST_ARGS)
 
 check: setup-test
 	$(PY) -m ruff check .

@@ -53,7 +53,7 @@ def test_every_preset_can_be_chosen_and_has_an_address(name: str) -> None:
     assert next(box for box in seen.at.selectbox if box.key == "w_preset").value == name
     again = counting(**seen.url)
     assert ViewState.from_query(again.url).shape == shape_text(PRESETS[name])
-    shown = next(box for box in again.at.selectbox if box.key == "w_preset").value
+    shown = str(next(box for box in again.at.selectbox if box.key == "w_preset").value)
     assert PRESETS[shown] == PRESETS[name]
 
 
