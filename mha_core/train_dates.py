@@ -20,12 +20,13 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from mha_core.date_translator import WEIGHTS, Vocabulary, accuracy, metadata_of, padded
+from mha_core.date_translator import WEIGHTS, Vocabulary, accuracy, metadata_of
 from mha_core.dates import characters, draw
 from mha_core.encoder_decoder import EncoderDecoder, Sizes
 
 SEED, STEPS, BATCH, RATE, WARMUP = 0, 2000, 192, 2e-3, 200
-UNKNOWN_SHARE = 0.03  # of the sources have a character before or after that the model does not know
+AROUND = (("on ", ""), (" ", ""), ("\0", ""), ("", "."), ("", " "), ("", "\0"))  # \0: a character nobody knows
+AROUND_SHARE = 0.1  # of the sources stand in such surroundings
 HELD_OUT = 2000
 Say = Callable[[str], None]
 
@@ -63,18 +64,18 @@ def _loss(
     network: EncoderDecoder, vocabulary: Vocabulary, pairs: Sequence[tuple[str, str]], rng: random.Random
 ) -> Tensor:
     """Mean loss of each character of the answer and of its end, given those before."""
-    sources = [_with_unknown([*vocabulary.ids(text), vocabulary.END], rng) for text, _ in pairs]
-    given, mask = padded(sources, vocabulary.PAD)
+    given, mask = vocabulary.sources([_surrounded(text, rng) for text, _ in pairs])
     target = torch.tensor([[vocabulary.START, *vocabulary.ids(answer), vocabulary.END] for _, answer in pairs])
     logits = network(given, mask, target[:, :-1]).logits
     return cross_entropy(logits.flatten(0, 1), target[:, 1:].flatten())
 
 
-def _with_unknown(ids: list[int], rng: random.Random) -> list[int]:
-    """Now and then a character that the model does not know, before or after the date."""
-    if rng.random() >= UNKNOWN_SHARE:
-        return ids
-    return [Vocabulary.UNKNOWN, *ids] if rng.random() < 0.5 else [*ids[:-1], Vocabulary.UNKNOWN, ids[-1]]
+def _surrounded(text: str, rng: random.Random) -> str:
+    """Now and then with something before or after the date."""
+    if rng.random() >= AROUND_SHARE:
+        return text
+    before, after = rng.choice(AROUND)
+    return before + text + after
 
 
 def measure(network: EncoderDecoder, vocabulary: Vocabulary, seed: int = SEED) -> dict[str, str]:
