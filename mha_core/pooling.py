@@ -103,11 +103,11 @@ def displayed(weights: ArrayLike, queries: Tokens, keys: Tokens, options: MapOpt
     _require_something(rows, columns, options)
     row_mass = array.sum(axis=2)
     if not options.words:
-        part = array if len(rows) == len(queries) and len(columns) == len(keys) else array[:, rows][:, :, columns]
+        part = _take(_take(array, rows, axis=1), columns, axis=2)
         mass, row_starts, column_starts = row_mass[:, rows], rows, columns
     else:
-        part, column_starts = _sum_words(array[:, :, columns], columns, keys, axis=2)
-        part, row_starts = _sum_words(part[:, rows], rows, queries, axis=1)
+        part, row_starts = _sum_words(_take(array, rows, axis=1), rows, queries, axis=1)
+        part, column_starts = _sum_words(_take(part, columns, axis=2), columns, keys, axis=2)
         counts = np.diff(np.append(_starts(rows, queries), len(rows)))[None, :]
         part = part / counts[:, :, None].astype(part.dtype)
         mass = _sum_words(row_mass[:, rows], rows, queries, axis=1)[0] / counts.astype(part.dtype)
@@ -118,6 +118,11 @@ def displayed(weights: ArrayLike, queries: Tokens, keys: Tokens, options: MapOpt
         part, names[0][0], names[1][0], names[0][1], names[1][1], tuple(map(int, row_starts)),
         tuple(map(int, column_starts)), shown, hidden, _note(options, hidden, mass),
     )  # fmt: skip
+
+
+def _take(array: Floats, positions: NDArray[np.intp], axis: int) -> Floats:
+    """The positions along an axis; the array itself where they are all."""
+    return array if len(positions) == array.shape[axis] else np.take(array, positions, axis=axis)
 
 
 def _kept(tokens: Tokens, options: MapOptions, side: int) -> NDArray[np.intp]:
@@ -161,7 +166,13 @@ def _sum_words(
     starts = _starts(positions, tokens)
     if len(starts) == len(positions):
         return array, positions
-    return np.add.reduceat(array, starts, axis=axis), positions[starts]
+    # Piece by piece over all words at once: words are short, and `np.add.reduceat` takes long over long texts.
+    lengths = np.diff(np.append(starts, len(positions)))
+    words = np.take(array, starts, axis=axis)
+    for number in range(1, int(lengths.max())):
+        longer = np.flatnonzero(lengths > number)
+        words[(slice(None),) * axis + (longer,)] += np.take(array, starts[longer] + number, axis=axis)
+    return words, positions[starts]
 
 
 def _names(

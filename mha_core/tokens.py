@@ -11,7 +11,7 @@ import unicodedata
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from threading import Lock
 from typing import Any
 
@@ -61,7 +61,7 @@ class Tokens:
     def __len__(self) -> int:
         return len(self.ids)
 
-    @property
+    @cached_property
     def hovers(self) -> tuple[str, ...]:
         """Per position the label, and the whole word where the label is only a part of it."""
         return tuple(

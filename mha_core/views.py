@@ -98,10 +98,7 @@ def thumbnails(weights: Tensor, size: int) -> Tensor:
     block = [-(-length // size) for length in weights.shape[-2:]]
     if block == [1, 1]:
         return weights
-    rest = [-length % b for length, b in zip(weights.shape[-2:], block, strict=True)]
-    padded = torch.nn.functional.pad(weights, (0, rest[1], 0, rest[0]))  # weights are never below 0
-    n_heads, n_queries, n_keys = padded.shape
-    return padded.view(n_heads, n_queries // block[0], block[0], n_keys // block[1], block[1]).amax(dim=(2, 4))
+    return torch.nn.functional.max_pool2d(weights[:, None], block, ceil_mode=True)[:, 0]
 
 
 def overview_view(

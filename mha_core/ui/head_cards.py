@@ -264,8 +264,11 @@ def layer_card(maps: LayerMaps, head: int, ring: str) -> None:
 
 def _averaging(maps: LayerMaps) -> None:
     """The layer's mean beside its heads' distance from it. The only place with a mean over heads."""
-    weights = maps.trace.weights(maps.layer, maps.site)
-    divergence = np.asarray(mean_divergence(weights))
+    tokens = maps.trace.site_tokens(maps.site)
+    made_of = (maps.model.name, *(side.ids for side in tokens), maps.trace.interventions, maps.site, maps.layer)
+    divergence = store().small(
+        ("averaging", made_of), lambda: np.asarray(mean_divergence(maps.trace.weights(maps.layer, maps.site)))
+    )
     st.caption(
         "The average of the layer's heads is a map that no head has. Beside it, how far each head is from it: the "
         "Jensen–Shannon divergence of its rows from the average's, in nats (0: equal; ln 2 = 0.693: nothing shared)."

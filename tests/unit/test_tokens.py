@@ -542,3 +542,9 @@ def test_our_own_layer_has_one_token_a_word(readers: dict[str, Callable[..., Tok
     assert tokens.ids == (0, 1, 2, 0, 3, 4)
     assert tokens.words == tokens.labels
     assert not any(tokens.special)
+
+
+def test_what_is_said_on_hover_is_made_once() -> None:
+    tokens = Tokens("a b", None, (1, 2), ("a", "b"), ("a", " b"), (0, 1), ("a", "b"), (False, False), (0, 0))
+    assert tokens.hovers == ("a", "b")
+    assert tokens.hovers is tokens.hovers, "lists of thousands of tokens ask for each of them"

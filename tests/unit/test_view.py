@@ -99,6 +99,13 @@ def test_every_cell_is_the_maximum_of_its_block(queries: int, keys: int, size: i
             np.testing.assert_array_equal(pooled[..., row, column], expected)
 
 
+def test_differences_and_other_kinds_of_numbers_are_pooled_alike() -> None:
+    below_zero = -1 - np.random.default_rng(3).random((2, 7, 10), dtype=np.float32)
+    expected = max_pool(below_zero.astype(np.float64), 4)
+    np.testing.assert_array_equal(max_pool(below_zero, 4)[0], expected[0])
+    assert expected[0].max() < -1, "the edge of an uneven map is not zero"
+
+
 def test_small_maps_are_left_exact() -> None:
     weights = np.random.default_rng(2).random((3, 6, 5))
     pooled, block = max_pool(weights, 6)
