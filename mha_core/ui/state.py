@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from mha_core.examples import OTHER_SENTENCE
+from mha_core.examples import OTHER_SENTENCE, fitting_text
 from mha_core.interventions import HeadRef, InterventionError
 from mha_core.lesson_edits import MAX_EDITS
 from mha_core.ui import cost_state, lesson_state
@@ -116,16 +116,27 @@ class ViewState(LessonChoices, CostChoices):
 
     def to_query(self) -> dict[str, str]:
         """The choices that differ from the defaults, as URL parameters."""
-        return _encode(self)
+        query = _encode(self)
+        if self.text == _text_without_one(self.model):
+            query.pop("text", None)
+        elif self.text == DEFAULT_TEXT:
+            query["text"] = self.text
+        return query
 
     @classmethod
     def from_query(cls, query: Mapping[str, str]) -> ViewState:
         """Read URL parameters. Unknown ones are ignored; unreadable values become their defaults."""
-        return cls(**_decode(cls, query))
+        state = cls(**_decode(cls, query))
+        return state if "text" in query else replace(state, text=_text_without_one(state.model))
 
     def with_(self, **changes: Any) -> ViewState:
         """A copy with some choices changed."""
         return replace(self, **changes)
+
+
+def _text_without_one(model: str) -> str:
+    """The sentence of an address that names none: the usual one, or the first that a model of its own kind reads."""
+    return fitting_text(DEFAULT_TEXT, model)
 
 
 def parse_heads(text: str) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ import pytest
 
 from mha_core import HeadAblation, Interventions
 from mha_core.examples import EXAMPLES
-from mha_core.ui import lesson_state
+from mha_core.ui import cost_state, lesson_state
 from mha_core.ui.state import (
     DEFAULT_KINDS,
     DEFAULT_MODEL,
@@ -91,6 +91,8 @@ def random_state(rng: random.Random) -> ViewState:
         closing=rng.choice(lesson_state.MASKS), sample=random_text(rng)[:MAX_NAME], later=random_text(rng)[:99],
         narrow=rng.choice(lesson_state.NARROW_HEADS), row=rng.choice(["45,5,45,5", "0,0,0,100"]),
         sharp=rng.choice([0.0, 2.5]), gone=rng.randrange(-1, 2),
+        cost=rng.choice(cost_state.SECTIONS), shape=rng.choice(["512x8x8x64x6", "576x9x3x64x30b"]),
+        tokens=rng.choice(cost_state.LENGTHS), number=rng.choice(cost_state.NUMBER_BYTES), batch=rng.randrange(1, 99),
     )  # fmt: skip
 
 
@@ -199,3 +201,11 @@ def test_escaped_text_has_no_punctuation_without_a_backslash(text: str) -> None:
         letters.append(escaped[at])
         at += 1
     assert "".join(letters) == text
+
+
+def test_an_address_without_a_text_has_one_that_its_model_reads() -> None:
+    dates = ViewState.from_query({"model": "date-translator"})
+    assert dates.text == "the 3rd of March, 2021"
+    assert dates.to_query() == {"model": "date-translator"}
+    typed = dates.with_(text=DEFAULT_TEXT)
+    assert ViewState.from_query(typed.to_query()) == typed
