@@ -180,6 +180,21 @@ def _curves(cost: AttentionCost) -> None:
                 key="cost_kv", alt="KV cache over the number of tokens for MHA, GQA and MQA", x="n, tokens", y="MiB",
                 log_x=True, log_y=True, ticks=lengths[::2],
             )  # fmt: skip
+            shared = [kv for kv in range(1, cost.n_heads + 1) if cost.n_heads % kv == 0]
+            line_chart(
+                {
+                    "KiB a token": Line(
+                        shared, [cost.with_kv_heads(kv).kv_bytes(1, state.number) / 1024 for kv in shared]
+                    ),
+                    "W_K and W_V, thousand weights a layer": Line(
+                        shared, [2 * cost.with_kv_heads(kv).parameters()["W_K"] / 1000 for kv in shared]
+                    ),
+                },
+                key="cost_over_kv", alt="What is kept of a token, and the weights of W_K and W_V, over key/value heads",
+                x=f"h_kv, key/value heads that {cost.n_heads} query heads share", y="KiB; thousand weights",
+                log_x=True, ticks=shared,
+            )  # fmt: skip
+            st.caption("1 key/value head is MQA, as many as query heads MHA, between them GQA.")
 
 
 def _one_head(cost: AttentionCost) -> None:

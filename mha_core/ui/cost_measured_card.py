@@ -47,7 +47,7 @@ def measured_section() -> None:
 
 def _measure(key: tuple[object, ...], width: int, heads: Sequence[int], lengths: Sequence[int], repeats: int) -> None:
     sizes: list[list[Timing]] = []
-    with Working("Measuring attention", (key, "work")) as working:
+    with Working("Measuring attention", (key, "work"), asked=True) as working:
         for size in measure_attention(width, heads, lengths, repeats):
             sizes.append(size)
             store().keep(key, list(sizes))

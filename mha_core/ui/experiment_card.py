@@ -59,7 +59,7 @@ def _packaged() -> HeadExperiment:
 
 
 def _train(settings: Settings, key: tuple[object, ...], place: st.delta_generator.DeltaGenerator) -> None:
-    with Working("Training", (key, "work")) as working:
+    with Working("Training", (key, "work"), asked=True) as working:
         for number, known in enumerate(run_experiment(settings)):
             store().keep(key, known)
             working.progress(sum(run.is_done for run in known.runs), known.total)

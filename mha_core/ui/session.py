@@ -155,17 +155,21 @@ def run(
 
 
 class Working:
-    """Long work in view: a bar, the time it needs, and a button that stops it.
+    """Long work in view: a bar, about how long it will still take, and a button that stops it.
 
     A click on anything ends the run at its next progress call, so that no core stays busy for a visitor who has moved
     on. "Stop" also remembers not to begin the same work again until it is asked for.
+
+    asked: this work is begun by a button of its own, which is asking for it.
     """
 
-    def __init__(self, label: str, key: Hashable, show: bool = True) -> None:
-        self.label, self.key, self.show = label, hash(key), show
+    def __init__(self, label: str, key: Hashable, show: bool = True, asked: bool = False) -> None:
+        self.label, self.key, self.show, self.asked = label, hash(key), show, asked
 
     def __enter__(self) -> Working:
-        self.place = st.empty()
+        self.place, self.began = st.empty(), time.monotonic()
+        if self.asked and self.key == st.session_state.get(_STOPPED):
+            del st.session_state[_STOPPED]
         if self.show and self.key == st.session_state.get(_STOPPED):
             with self.place.container():
                 st.info("Stopped, as you asked.", icon=":material/pause:")
@@ -184,8 +188,17 @@ class Working:
     def progress(self, done: int, total: int) -> None:
         """Show `done` of `total`; ends the run when the visitor has done something else."""
         if self.show:
-            self.bar.progress(done / max(total, 1), text=f"{self.label} … {done} of {total}")
+            left = time_left(time.monotonic() - self.began, done, total)
+            self.bar.progress(done / max(total, 1), text=f"{self.label} … {done} of {total}{left and f', {left}'}")
 
     def __exit__(self, *error: object) -> None:
         if self.show:
             self.place.empty()
+
+
+def time_left(seconds: float, done: int, total: int) -> str:
+    """How long the rest will take at the pace so far, in words; nothing where that is not known or not worth saying."""
+    if done < 1 or done >= total or seconds < 1:
+        return ""
+    left = seconds / done * (total - done)
+    return "" if left < 1.5 else f"about {left:.0f} s left" if left < 90 else f"about {left / 60:.0f} min left"

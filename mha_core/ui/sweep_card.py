@@ -91,7 +91,7 @@ def _run_sweep(shared: Shared, site: str, metric: str, kind: str, place: Place) 
     if estimate is not None:
         with place.container():
             _preview_map(shared, estimate, site)
-    with Working(f"Sweeping, {kind}", (key, "work")) as working:
+    with Working(f"Sweeping, {kind}", (key, "work"), asked=True) as working:
         steps = sweep_steps(shared.model, shared.tokens, site=site, **sweep_arguments(shared, metric, kind))
         for number, step in enumerate(steps):
             store().keep(key, step)

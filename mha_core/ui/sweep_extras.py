@@ -70,16 +70,18 @@ def pairs_and_controls(shared: Shared, site: str, sweeps: Mapping[str, HeadSweep
     direction_key = ("directions", *identity, tuple(map(str, top)))
     try:
         if wants_pairs:
-            with Working(f"Ablating {len(top) * (len(top) - 1) // 2} pairs", (pairs_key, "work")) as working:
+            with Working(
+                f"Ablating {len(top) * (len(top) - 1) // 2} pairs", (pairs_key, "work"), asked=True
+            ) as working:
                 store().keep(pairs_key, pair_effects(
                     shared.model, shared.tokens, top, progress=working.progress, **arguments))  # fmt: skip
         if wants_control:
-            with Working("Ablating random heads", (control_key, "work")) as working:
+            with Working("Ablating random heads", (control_key, "work"), asked=True) as working:
                 store().keep(control_key, random_heads_control(
                     shared.model, shared.tokens, max(len(off), 1), n=_CONTROL_SETS, site=site, seed=0,
                     progress=working.progress, **arguments))  # fmt: skip
         if wants_directions:
-            with Working("Pushing in random directions", (direction_key, "work")) as working:
+            with Working("Pushing in random directions", (direction_key, "work"), asked=True) as working:
                 store().keep(direction_key, random_direction_control(
                     shared.model, shared.tokens, top, seed=0, progress=working.progress, **arguments))  # fmt: skip
     except InterventionError as error:

@@ -39,6 +39,11 @@ def test_training_shows_what_it_has_and_can_be_stopped(page: Page, app_url: str)
     expect(page.get_by_text(re.compile(r"^Training …"))).to_have_count(0, timeout=A_RUN)
     settle(page)
     expect(page.get_by_text("No run has ended yet.")).to_be_visible()
+    page.get_by_role("button", name="Train here").click()  # asked for again, it begins again
+    expect(page.get_by_text(re.compile(r"^Training … 0 of 15"))).to_be_visible(timeout=A_RUN)
+    page.get_by_role("button", name="Stop").last.click()
+    expect(page.get_by_text(re.compile(r"^Training …"))).to_have_count(0, timeout=A_RUN)
+    settle(page)
     expect(page.get_by_test_id("stException")).to_have_count(0)
 
 
