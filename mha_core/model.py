@@ -485,7 +485,7 @@ class PretrainedModel(Model):
             progress(len(prepared) + first, 2 * len(prepared))
             batch = prepared[first : first + 16]
             call = Call(self.slots)
-            arguments, target = batch_arguments(batch, self._pad_id())
+            arguments, target = batch_arguments(batch, self.padding_id)
             self.call_in(call, arguments, target)
             masks = {"enc": arguments["attention_mask"]}
             masks |= dict.fromkeys(("dec", "cross"), target["attention_mask"]) if target else {}
@@ -496,7 +496,9 @@ class PretrainedModel(Model):
                 counts[site] = counts.get(site, 0) + int(masks.get(site, arguments["attention_mask"]).sum())
         return {slot: total / counts[slot[0]] for slot, total in totals.items()}
 
-    def _pad_id(self) -> int:
+    @property
+    def padding_id(self) -> int:
+        """What stands behind a text in a padded batch; the mask closes it."""
         return _first(self.tokenizer.pad_token_id, self.tokenizer.eos_token_id, 0)
 
 
