@@ -15,11 +15,12 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
 LEVEL, N_BOOTSTRAP, N_FLIPS = 0.95, 2000, 9999
+MIN_CLUSTERS = 5  # resampling fewer gives intervals that are far too narrow
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean with its bootstrap interval over clusters; NaN ends where there are fewer than two clusters."""
+    """A mean with its bootstrap interval over clusters; NaN ends where there are fewer than five clusters."""
 
     mean: float
     low: float
@@ -38,7 +39,7 @@ def cluster_interval(
     """
     sums, counts = cluster_sums(values, clusters)
     mean, n, k = float(sums.sum() / counts.sum()), int(counts.sum()), len(sums)
-    if k < 2:
+    if k < MIN_CLUSTERS:
         return Interval(mean, float("nan"), float("nan"), n, k)
 
     def ratio(x: NDArray[np.float64], y: NDArray[np.float64], axis: int = -1) -> NDArray[np.float64]:
@@ -97,4 +98,4 @@ def cluster_sums(values: ArrayLike, clusters: Sequence[str]) -> tuple[NDArray[np
         raise ValueError(f"{array.shape} values and {len(clusters)} clusters were given; one cluster per value.")
     numbers = {name: i for i, name in enumerate(dict.fromkeys(clusters))}
     places = np.array([numbers[name] for name in clusters])
-    return np.bincount(places, weights=array), np.bincount(places).astype(float)
+    return np.bincount(places, weights=array).astype(np.float64), np.bincount(places).astype(np.float64)

@@ -121,7 +121,7 @@ def indirect_object(seed: int = 0) -> Task:
                 once, twice = chosen(rng, _NAMES, 2)
                 first, second = (once, twice) if order == "ABBA" else (twice, once)
                 text = template.format(A=first, B=second, S=twice, thing=thing)
-                slices = {"order": order, "answer was": "first" if order == "ABBA" else "second", "thing": thing}
+                slices = {"order": order, "thing": thing}
                 prompts.append(Prompt(text, f" {once}", f" {twice}", f"indirect object {number}", slices))
     says = (
         "Whether the name mentioned once (“ Mary” after “When Mary and John went to the store, John gave a drink to”) "

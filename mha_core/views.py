@@ -17,7 +17,7 @@ from torch import Tensor
 
 from mha_core.interventions import HeadRef
 from mha_core.metrics import MEASURES, measure_heads, sentence_measures, special_mask
-from mha_core.model import Model
+from mha_core.model import Model, ModelDetails
 from mha_core.tokens import Tokens
 from mha_core.trace import Trace
 from mha_core.view import View
@@ -28,20 +28,26 @@ Progress = Callable[[int, int], None]
 
 def provenance(model: Model, trace: Trace, **more: Any) -> dict[str, Any]:
     """What made a picture: text, model and file hash, interventions, index base, versions."""
-    details = model.details
     return {
         "text": (trace.source_tokens or trace.tokens).text,
         "text_pair": trace.tokens.text_pair,
         "target": trace.tokens.text if trace.source_tokens else None,
-        "model": model.name,
+        **model_provenance(model.name, model.details),
+        "interventions": str(trace.interventions),
+        **more,
+    }
+
+
+def model_provenance(name: str, details: ModelDetails) -> dict[str, Any]:
+    """What made a model's numbers: its name, origin and file hash, index base, versions."""
+    return {
+        "model": name,
         "model_origin": details.origin,
         "model_file": details.file,
         "model_sha256": details.sha256,
         "model_note": details.note,
-        "interventions": str(trace.interventions),
         "index_base": 0,
         "versions": dict(_versions()),
-        **more,
     }
 
 

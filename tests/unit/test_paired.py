@@ -62,6 +62,11 @@ def test_an_interval_covers_the_truth_about_as_often_as_it_says() -> None:
     assert hits >= 86
 
 
+def test_few_templates_have_no_interval() -> None:
+    assert math.isnan(cluster_interval([1.0, 2.0, 3.0, 4.0], list("abcd")).low)
+    assert cluster_interval([1.0, 2.0, 3.0, 4.0, 5.0], list("abcde")).low < 3
+
+
 def test_one_template_has_no_interval_and_no_test() -> None:
     found = cluster_interval([1.0, 2.0], ["a", "a"])
     assert found.mean == 1.5

@@ -1,0 +1,168 @@
+"""`python -m mha_core`: what it prints and writes, and what it says to wrong use."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mha_core import HeadRef, head_ablation_sweep, load_model
+from mha_core import __main__ as commands
+from mha_core.evaluation import Evaluation, evaluate
+from mha_core.task_files import read_task
+from tests.tiny import SENTENCES, tiny_model_dir
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(tiny_model_dir("llama", tmp_path_factory))
+
+
+@pytest.fixture(scope="module")
+def task_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("task") / "mine.csv"
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(["prompt", "target", "foil", "template", "=half"])
+    for number, sentence in enumerate(SENTENCES[:24]):
+        writer.writerow([sentence[: 12 + number], ",", ".", f"t{number % 8}", "=1+1" if number % 2 else "no"])
+    writer.writerow(["", ",", ".", "t0", "no"])
+    writer.writerow(["The cat", "Constantinople", ".", "t0", "no"])
+    path.write_text(text.getvalue(), encoding="utf-8")
+    return path
+
+
+def test_evaluate_prints_and_writes_what_the_function_measures(
+    folder: str, task_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = [str(tmp_path / "r.json"), str(tmp_path / "r.csv")]
+    code = commands.main(["evaluate", "--model", folder, "--task", str(task_file), "--off", "L0H1,L1H2", "--kind",
+                          "zero,mean", "--controls", "2", "--json", files[0], "--csv", files[1]])  # fmt: skip
+    out, err = capsys.readouterr()
+    assert code == 0
+    assert "row 25 cannot be used: The prompt is empty." in err
+    assert "1 prompts cannot be used" in out
+    assert "█" not in err, "no progress bar outside a terminal"
+    task = read_task(task_file.read_bytes(), "mine.csv").task
+    expected = evaluate(load_model(folder), task, commands.plans_of("L0H1,L1H2", "zero,mean"), n_controls=2)
+    record = json.loads(Path(files[0]).read_text(encoding="utf-8"))
+    assert record["provenance"]["model_sha256"]
+    assert record["provenance"]["prompts"] == 24
+    assert len(record["meta"]["prompts"]) == 24
+    assert [row["row"] for row in record["meta"]["refused"]]
+    first = record["meta"]["rows"][0]
+    (zero, _) = expected.compared("accuracy")
+    assert first["difference"] == pytest.approx(zero.difference.mean)
+    assert f"{zero.difference.mean:+.3f}" in out
+    lines = Path(files[1]).read_text(encoding="utf-8-sig").splitlines()
+    before = int(lines[0].split(": ")[1].split()[0])
+    rows = list(csv.DictReader(lines[before:]))
+    assert {row["slice"] for row in rows} == {"all", "'=half"}, "nothing that a spreadsheet would execute"
+    assert sum(row["plan"].startswith("random heads") for row in rows) == 2 * 2 * len(expected.metrics)
+
+
+def test_the_same_seed_gives_the_same_file(folder: str, task_file: Path, tmp_path: Path) -> None:
+    made = []
+    for name in ("a.json", "b.json"):
+        arguments = [
+            "evaluate",
+            "--model",
+            folder,
+            "--task",
+            str(task_file),
+            "--off",
+            "L0H1",
+            "--n",
+            "10",
+            "--seed",
+            "4",
+        ]
+        assert commands.main([*arguments, "--json", str(tmp_path / name)]) == 0
+        made.append(json.loads((tmp_path / name).read_text(encoding="utf-8")))
+        made[-1]["provenance"].pop("seconds")
+    assert made[0] == made[1]
+
+
+def test_sweep_prints_the_heads_in_order(folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "s.csv"
+    assert commands.main(["sweep", "--model", folder, "--text", SENTENCES[1], "--csv", str(file), "--top", "3"]) == 0
+    expected = head_ablation_sweep(load_model(folder), SENTENCES[1])
+    (top, value), *_ = expected.ranking()
+    out = capsys.readouterr().out
+    assert out.splitlines()[2].split() == [str(top), f"{value:+.4f}"]
+    assert len(out.splitlines()) == 5
+    lines = file.read_text(encoding="utf-8-sig").splitlines()
+    rows = list(csv.DictReader(lines[int(lines[0].split(": ")[1].split()[0]) :]))
+    found = {HeadRef(int(row["layer"]), int(row["head"])): float(row["kl"]) for row in rows}
+    assert found[top] == pytest.approx(value, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--task", "syntax"], "neither a task"),
+        (["--task", "similarity"], "sentence encoders"),
+        (["--task", "agreement", "--off", "L9H0"], "L9H0"),
+        (["--task", "agreement", "--off", "five"], "write it like L1H5"),
+        (["--task", "agreement", "--off", "L0H0", "--kind", "gone"], "it must be of zero, mean, uniform"),
+        (["--task", "agreement", "--json", "/no/such/folder/x.json"], "cannot be written"),
+    ],
+)
+def test_wrong_use_is_told_in_a_sentence(
+    folder: str, arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert commands.main(["evaluate", "--model", folder, *arguments]) == 2
+    err = capsys.readouterr().err
+    assert words in err or "single tokens" in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("arguments", [["--n", "0"], ["--n", "x"], ["--seed", "-1"]])
+def test_wrong_numbers_leave_with_two(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        commands.main(["evaluate", "--model", "m", "--task", "agreement", *arguments])
+    assert left.value.code == 2
+    assert "a whole number from" in capsys.readouterr().err
+
+
+def test_help_teaches_tasks_and_reading(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        commands.main(["evaluate", "--help"])
+    assert left.value.code == 0
+    out = capsys.readouterr().out
+    assert all(f"  {name} " in out for name in commands.task_names())
+    assert "random heads" in out
+    assert "python -m mha_core evaluate" in out
+
+
+def test_an_interruption_keeps_what_is_measured(
+    folder: str, task_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    original = commands.evaluation_steps
+
+    def interrupted(*given: object, **named: object) -> Iterator[Evaluation]:
+        yield next(original(*given, first=5, **named))  # type: ignore[arg-type]
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(commands, "evaluation_steps", interrupted)
+    file = tmp_path / "r.json"
+    arguments = ["evaluate", "--model", folder, "--task", str(task_file), "--off", "L0H1", "--json", str(file)]
+    assert commands.main(arguments) == 130
+    assert "5 of 24 prompts are measured" in capsys.readouterr().err
+    record = json.loads(file.read_text(encoding="utf-8"))
+    assert (record["provenance"]["prompts"], record["provenance"]["prompts_asked_for"]) == (5, 24)
+
+
+def test_it_starts_as_a_module() -> None:
+    done = subprocess.run([sys.executable, "-m", "mha_core", "--help"], capture_output=True, text=True, timeout=120,
+                          cwd=Path(__file__).parents[2], env={**os.environ, "HF_HUB_OFFLINE": "1"})  # fmt: skip
+    assert done.returncode == 0
+    assert "evaluate" in done.stdout
+    assert "sweep" in done.stdout
