@@ -196,12 +196,14 @@ def evaluation_steps(
         TaskError: the model cannot be given this task. InterventionError: a plan that it cannot carry out.
     """
     started = time.perf_counter()
+    plans = tuple(plans)
+    for plan in plans:
+        plan.validated_for(model.sites)  # before texts are made into tokens: a wrong head is told at once
     questions, refused = questions_for(model, task.sample(None, seed))
     questions = questions[:n]
     if not questions:
         why = f" {refused[0].reason}" if refused else ""
         raise TaskError(f"No prompt of “{task.title}” can be used with {model.details.title}.{why}")
-    plans = tuple(plans)
     drawn = tuple(random_plans(model, plan, n_controls, seed) for plan in plans)
     unique = dict.fromkeys([Interventions(), *plans, *(plan for group in drawn for plan in group)])
     scores = {plan: _Scores(plan) for plan in unique}

@@ -120,7 +120,7 @@ def test_wrong_use_is_told_in_a_sentence(
 ) -> None:
     assert commands.main(["evaluate", "--model", folder, *arguments]) == 2
     err = capsys.readouterr().err
-    assert words in err or "single tokens" in err
+    assert words in err
     assert "Traceback" not in err
 
 
@@ -161,8 +161,8 @@ def test_an_interruption_keeps_what_is_measured(
 
 
 def test_it_starts_as_a_module() -> None:
-    done = subprocess.run([sys.executable, "-m", "mha_core", "--help"], capture_output=True, text=True, timeout=120,
-                          cwd=Path(__file__).parents[2], env={**os.environ, "HF_HUB_OFFLINE": "1"})  # fmt: skip
+    done = subprocess.run([sys.executable, "-m", "mha_core", "--help"], capture_output=True, text=True, check=False,
+                          timeout=120, cwd=Path(__file__).parents[2], env={**os.environ, "HF_HUB_OFFLINE": "1"})  # fmt: skip
     assert done.returncode == 0
     assert "evaluate" in done.stdout
     assert "sweep" in done.stdout

@@ -12,7 +12,7 @@ from torch.nn.functional import cosine_similarity
 from mha_core import AttentionKnockout, HeadAblation, HeadRef, InterventionError, Interventions, Model, load_model
 from mha_core.batched import ask, buckets
 from mha_core.evaluation import Evaluation, evaluate, evaluation_steps, plans_of, random_plans
-from mha_core.tasks import Prompt, Task, TaskError, questions_for
+from mha_core.tasks import Prompt, Task, TaskError, built_in, questions_for
 from tests.tiny import SENTENCES, tiny_model_dir
 
 PLANS = {
@@ -184,3 +184,21 @@ def test_what_cannot_be_done_is_said(models: dict[str, Model]) -> None:
     none = Task("t", "T", "", (Prompt("the cat", " Constantinople", " the"),))
     with pytest.raises(TaskError, match="No prompt of"):
         evaluate(models["llama"], none, [])
+
+
+def test_two_heads_of_smollm2_matter_for_the_indirect_object_at_zero_and_not_at_their_mean() -> None:
+    model = load_model("smollm2-135m-instruct")
+    task = built_in("indirect-object", model)
+    plans = plans_of("L1H3,L1H5", "zero,mean")
+    found = evaluate(model, task, plans, n=12, n_controls=0)
+    zero, mean = found.compared("logit_diff")
+    assert found.clean_score().mean >= 0.8
+    assert zero.difference.high < -2
+    assert zero.p_holm is not None
+    assert zero.p_holm < 0.01
+    assert abs(mean.difference.mean) < 0.5
+    question = found.questions[3]
+    logits = model.run(question.prompt.text).logits
+    assert logits is not None
+    assert found.clean[3]["logit_diff"] == pytest.approx(float(logits[-1, question.target] - logits[-1, question.foil]),
+                                                         abs=1e-4)  # fmt: skip
