@@ -27,6 +27,8 @@ class Matrix {
     });
     this.canvas = make("canvas", "", this.box, { "aria-hidden": "true" });
     this.over = make("canvas", "hs-over", this.box, { "aria-hidden": "true" });
+    // What depends on the zoom stands below: a legend that grows or shrinks would move the map under the pointer.
+    this.where = make("div", "hs-where", look.stage);
     this.said = make("div", "hs-sr", look.stage, { "aria-live": "polite", role: "status" });
     this.hover = null; // [query, key] under the pointer, or pointed at in another view
     this.cursor = [0, 0];
@@ -257,10 +259,12 @@ class Matrix {
     const notes = [this.meta.caption || "rows look at columns"];
     if (this.meta.off) notes.unshift("switched off");
     if (this.meta.causal) notes.push("blank: the future, closed");
-    if (depth) notes.push(`each point the ${this.meta.diverging ? "largest difference" : "maximum"} of ${2 ** depth}×${2 ** depth} cells, zoom in for each`);
-    if (this.showsNumbers()) notes.push(`numbers from ${NUMBER_LEAST}`);
-    if (this.zoom > 1) notes.push(this.window());
     look.caption(this.meta, notes);
+    const where = [];
+    if (depth) where.push(`each point the ${this.meta.diverging ? "largest difference" : "maximum"} of ${2 ** depth}×${2 ** depth} cells, zoom in for each`);
+    if (this.showsNumbers()) where.push(`numbers from ${NUMBER_LEAST}`);
+    if (this.zoom > 1) where.push(this.window());
+    this.where.textContent = where.join(" · ");
     this.box.dataset.block = String(2 ** depth);
     this.box.dataset.milliseconds = (performance.now() - start).toFixed(2);
   }

@@ -20,10 +20,12 @@ from torch import Tensor
 
 from mha_core.blocks import WAVEFRONT, CleanBlocks, Wavefront
 from mha_core.interventions import InterventionError
-from mha_core.model import Model, Plan, PretrainedModel, RunInputs
+from mha_core.model import Model, Plan
 from mha_core.outcomes import predicted_position
+from mha_core.pretrained import PretrainedModel
 from mha_core.preview import top_two
 from mha_core.residual import Stack, close, undefined
+from mha_core.run_inputs import RunInputs
 from mha_core.tokens import Tokens
 from mha_core.trace import Trace
 from mha_core.variants import KINDS, ablation_of

@@ -15,7 +15,9 @@ from torch.nn.functional import cosine_similarity, cross_entropy
 from mha_core.backend import Call
 from mha_core.interventions import Interventions
 from mha_core.metrics import sentence_embedding
-from mha_core.model import Model, PretrainedModel, RunInputs, batch_arguments
+from mha_core.model import Model
+from mha_core.pretrained import PretrainedModel
+from mha_core.run_inputs import RunInputs, batch_arguments
 from mha_core.tasks import Question
 
 MAX_ROWS, MAX_POSITIONS = 16, 2048  # of a batch: more rows are no faster on a processor, and memory grows

@@ -12,8 +12,10 @@ from torch import Tensor
 from mha_core.attention import BlockKeys, Edit, ReplaceOutput
 from mha_core.backend import Call, SlotKey, running
 from mha_core.interventions import InterventionError, Interventions
-from mha_core.model import Model, Plan, PretrainedModel, RunInputs, batch_arguments
+from mha_core.model import Model, Plan
+from mha_core.pretrained import PretrainedModel
 from mha_core.resolve import Resolved
+from mha_core.run_inputs import RunInputs, batch_arguments
 from mha_core.tokens import Tokens
 
 

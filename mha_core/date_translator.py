@@ -23,8 +23,9 @@ from mha_core.catalogue import DATE_TRANSLATOR, ModelUnsupportedError
 from mha_core.dates import reference_dates
 from mha_core.encoder_decoder import EncoderDecoder, Sizes
 from mha_core.hashing import file_sha256
-from mha_core.model import ModelDetails, PretrainedModel
+from mha_core.model import ModelDetails
 from mha_core.paths import asset
+from mha_core.pretrained import PretrainedModel
 from mha_core.tokens import Tokens, visible
 from mha_core.trace import OutputProjection, Site
 

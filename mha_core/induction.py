@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mha_core.catalogue import cache_folder
-from mha_core.model import Model, PretrainedModel
+from mha_core.model import Model
+from mha_core.pretrained import PretrainedModel
 from mha_core.tokens import Tokens, tokens_from_ids
 
 LENGTH, N_SEQUENCES = 50, 6

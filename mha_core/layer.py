@@ -19,7 +19,7 @@ from mha_core.layer_checks import check_input, check_mask, check_sizes
 from mha_core.layer_plan import edits_for, require_effect
 
 if TYPE_CHECKING:
-    from mha_core.model import PretrainedModel
+    from mha_core.pretrained import PretrainedModel
 
 
 @dataclass(frozen=True, eq=False)

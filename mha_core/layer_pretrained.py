@@ -16,7 +16,7 @@ from mha_core.encoder_decoder import SiteAttention
 
 if TYPE_CHECKING:
     from mha_core.layer import MultiHeadAttention
-    from mha_core.model import PretrainedModel
+    from mha_core.pretrained import PretrainedModel
 
 _PROBE_LENGTH = 24  # positions of the random input; columns of 24 random numbers do not agree by chance
 

@@ -40,7 +40,8 @@ from mha_core.catalogue import (
     require_memory,
 )
 from mha_core.hashing import file_sha256
-from mha_core.model import Model, ModelDetails, PretrainedModel
+from mha_core.model import Model, ModelDetails
+from mha_core.pretrained import PretrainedModel
 from mha_core.tokens import token_limit
 from mha_core.trace import Site
 

@@ -18,9 +18,10 @@ from torch import Tensor
 from mha_core.attention import AttentionInputs
 from mha_core.catalogue import OWN_LAYER, ModelNotFoundError, ModelTooLargeError
 from mha_core.layer import MultiHeadAttention
-from mha_core.model import Model, ModelDetails, Observe, Progress, RunInputs
+from mha_core.model import Model, ModelDetails, Observe, Progress
 from mha_core.positions import sinusoidal_positions
 from mha_core.resolve import Resolved
+from mha_core.run_inputs import RunInputs
 from mha_core.tokens import InputError, Tokens, ordinary_notes, require_text, split_words, typed_marks, visible
 from mha_core.trace import OutputProjection, Site, Trace
 

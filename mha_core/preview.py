@@ -19,9 +19,11 @@ from torch import Tensor
 
 from mha_core.backend import Call, SlotKey
 from mha_core.interventions import HeadAblation, InterventionError
-from mha_core.model import Model, PretrainedModel, RunInputs, batch_arguments
+from mha_core.model import Model
 from mha_core.outcomes import FLAT, Outcome, outcome_of, predicted_position
 from mha_core.own_layer import OwnLayerModel
+from mha_core.pretrained import PretrainedModel
+from mha_core.run_inputs import RunInputs, batch_arguments
 from mha_core.tokens import Tokens
 from mha_core.variants import ablation_of
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from mha_core.backend import Call, running
 from mha_core.blocks import CleanBlocks
 from mha_core.interventions import InterventionError
-from mha_core.model import PretrainedModel
+from mha_core.pretrained import PretrainedModel
 from mha_core.trace import Trace
 
 _CLOSE = 1e-4  # of the largest number compared: the same sum in another order

@@ -16,8 +16,10 @@ import transformers
 
 from mha_core.catalogue import PACKAGES
 from mha_core.interventions import AttentionKnockout, HeadAblation, InterventionError, Interventions
-from mha_core.model import Model, Plan, PretrainedModel, RunInputs
+from mha_core.model import Model, Plan
 from mha_core.outcomes import predicted_position
+from mha_core.pretrained import PretrainedModel
+from mha_core.run_inputs import RunInputs
 from mha_core.script_parts import ATTENTION, COMPARE_VECTORS, COMPARE_WORDS, HOOKS
 from mha_core.tokens import Tokens
 from mha_core.trace import Trace

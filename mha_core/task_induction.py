@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from mha_core.induction import ordinary_ids
-from mha_core.model import Model, PretrainedModel
+from mha_core.model import Model
+from mha_core.pretrained import PretrainedModel
 from mha_core.tasks import Prompt, Task, TaskError
 
 DISTANCES = (8, 32, 128, 384)

@@ -14,8 +14,9 @@ from types import MappingProxyType
 
 import numpy as np
 
-from mha_core.model import Model, RunInputs
+from mha_core.model import Model
 from mha_core.outcomes import predicted_position
+from mha_core.run_inputs import RunInputs
 from mha_core.tokens import InputError
 
 CHANCE = 0.5  # of a task whose prompts have a foil

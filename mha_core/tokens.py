@@ -420,9 +420,7 @@ def _special_notes(
 
 def ordinary_notes(marks: Iterable[str]) -> list[str]:
     """That what looks like a special token is ordinary text for this model."""
-    return [
-        f"{mark} in the text is not a special token of this model; it was read as ordinary text." for mark in marks
-    ]
+    return [f"{mark} in the text is not a special token of this model; it was read as ordinary text." for mark in marks]
 
 
 def typed_marks(text: str) -> list[str]:

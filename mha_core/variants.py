@@ -19,8 +19,10 @@ from mha_core.attention import Edit, ReplaceOutput, ScaleOutput
 from mha_core.backend import Call, SlotKey
 from mha_core.blocks import WAVEFRONT, CleanBlocks, Wavefront
 from mha_core.interventions import HeadAblation, HeadRef, InterventionError
-from mha_core.model import Model, PretrainedModel, RunInputs, batch_arguments
+from mha_core.model import Model
 from mha_core.outcomes import Outcome, outcome_of
+from mha_core.pretrained import PretrainedModel
+from mha_core.run_inputs import RunInputs, batch_arguments
 from mha_core.tokens import Tokens
 from mha_core.trace import Trace
 

@@ -39,22 +39,30 @@ SCRIPTS = {
 }
 INSTALL_SECONDS = 300
 
-# What a notebook does with HTML: put it into a cell, and make its scripts anew so that they run.
-SHOW = """async (lines) => {
-  const cell = document.querySelector("#cell");
-  cell.innerHTML = await (await fetch("view.html", { cache: "no-store" })).text();
-  for (const written of cell.querySelectorAll("script")) {
-    const script = document.createElement("script");
-    for (const { name, value } of written.attributes) script.setAttribute(name, value);
-    script.textContent = written.textContent;
-    const loaded = script.src && new Promise((done) => { script.onload = done; });
-    if (!script.src || !window.requirejs) {
-      written.replaceWith(script);
-      await loaded;
-    }
-  }
-  while (cell.querySelectorAll("#attention line").length !== lines) await new Promise(requestAnimationFrame);
+# Until the lines are painted. Gives the seconds for which the page waited for scripts that a browser would have kept.
+DRAWN = """async (lines) => {
+  while (document.querySelectorAll("#attention line").length !== lines) await new Promise(requestAnimationFrame);
   await new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
+  const waits = performance.getEntriesByType("resource").filter(({ initiatorType }) => initiatorType === "script");
+  let waited = 0, until = 0;
+  for (const { startTime, responseEnd } of waits.sort((a, b) => a.startTime - b.startTime)) {
+    waited += Math.max(0, responseEnd - Math.max(startTime, until));
+    until = Math.max(until, responseEnd);
+  }
+  return waited / 1000;
+}"""
+
+# What a notebook does with HTML: put it into a cell, and make its scripts anew so that they run. The libraries that the
+# first view has loaded are there for the next one.
+CELL = """async () => {
+  document.querySelector("#attention").remove();
+  const text = await (await fetch("view.html", { cache: "no-store" })).text();
+  document.body.innerHTML = text;
+  for (const written of document.body.querySelectorAll("script:not([src])")) {
+    const script = document.createElement("script");
+    script.textContent = written.textContent;
+    written.replaceWith(script);
+  }
 }"""
 
 
@@ -122,17 +130,36 @@ def script(folder: Path, name: str) -> bytes:
 
 
 class Notebook:
-    """A warm page that shows head views: model, BertViz and scripts stay loaded, as ours do."""
+    """Shows head views; the model, BertViz and the browser stay as they are from one to the next, as ours do."""
 
-    def __init__(self, name: str, head_view: Callable[..., Any], page: Page, folder: Path) -> None:
+    def __init__(self, name: str, head_view: Callable[..., Any], page: Page, folder: Path, address: str) -> None:
         from transformers import AutoTokenizer
 
-        self.page, self.folder, self.head_view = page, folder, head_view
+        self.page, self.folder, self.address, self.head_view = page, folder, address, head_view
         self.tokenizer = AutoTokenizer.from_pretrained(find_files(name).folder)
         self.model = plain_model(name, "encoder", attention="eager")  # the fused kernel has no weights to give
 
     def show(self, text: str) -> Shown:
-        """Run the model on a sentence and draw its head view."""
+        """Run the model on a sentence, load its head view as a page and wait until it is drawn.
+
+        The time for which the page waits for BertViz's scripts is not counted: a browser keeps them.
+        """
+        ran, made, html, lines = self._make(text)
+        began = time.perf_counter()
+        self.page.goto(f"{self.address}/view.html", wait_until="commit")
+        waited: float = self.page.evaluate(DRAWN, lines)
+        return Shown(ran, made, time.perf_counter() - began - waited, len(html))
+
+    def show_in_cell(self, text: str) -> Shown:
+        """The same into the page of the last view, whose scripts have been read already."""
+        ran, made, html, lines = self._make(text)
+        began = time.perf_counter()
+        self.page.evaluate(CELL)
+        self.page.evaluate(DRAWN, lines)
+        return Shown(ran, made, time.perf_counter() - began, len(html))
+
+    def _make(self, text: str) -> tuple[float, float, bytes, int]:
+        """Seconds for the model and for the HTML, the HTML, and how many lines it will draw."""
         began = time.perf_counter()
         given = self.tokenizer(text, return_tensors="pt")
         with torch.inference_mode():
@@ -140,11 +167,9 @@ class Notebook:
         ran = time.perf_counter()
         labels = self.tokenizer.convert_ids_to_tokens(given.input_ids[0])
         html = self.head_view(attentions, labels, html_action="return").data.encode()
-        (self.folder / "view.html").write_bytes(html)
-        made = time.perf_counter()
+        (self.folder / "view.html").write_bytes(b"<!doctype html><meta charset=utf-8>" + html)
         _, n_heads, n_tokens, _ = attentions[0].shape
-        self.page.evaluate(SHOW, n_heads * n_tokens**2)
-        return Shown(ran - began, made - ran, time.perf_counter() - made, len(html))
+        return ran - began, time.perf_counter() - ran, html, n_heads * n_tokens**2
 
 
 @contextmanager
@@ -161,7 +186,6 @@ def notebook(name: str, browser: Browser, folder: Path, scratch: Path) -> Iterat
         file = route.request.url.rsplit("/", 1)[-1]
         route.fulfill(body=scripts[file], content_type="text/javascript")
 
-    (scratch / "index.html").write_text("<!doctype html><meta charset=utf-8><div id=cell></div>", encoding="utf-8")
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(scratch)))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     context = browser.new_context(viewport={"width": 1440, "height": 1000})
@@ -169,8 +193,7 @@ def notebook(name: str, browser: Browser, folder: Path, scratch: Path) -> Iterat
     try:
         page = context.new_page()
         page.route("https://cdnjs.cloudflare.com/**", answer)
-        page.goto(f"http://127.0.0.1:{server.server_port}/index.html")
-        yield Notebook(name, head_view, page, scratch)
+        yield Notebook(name, head_view, page, scratch, f"http://127.0.0.1:{server.server_port}")
     finally:
         context.close()
         server.shutdown()

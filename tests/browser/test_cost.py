@@ -15,12 +15,12 @@ pytestmark = pytest.mark.usefixtures("forgive_probing")
 
 def test_a_changed_size_flows_into_every_number_and_the_address(page: Page, app_url: str) -> None:
     visit(page, app_url, "cost", shape="512x8x8x64x1")
-    expect(page.get_by_text("1,048,576", exact=True)).to_be_visible()
+    expect(page.get_by_text("1,048,576", exact=True)).to_be_visible(timeout=A_RUN)
     page.get_by_label("h_kv, key/value heads").fill("2")
     page.get_by_label("h_kv, key/value heads").press("Enter")
     expect(page.get_by_text("KV cache, GQA", exact=True)).to_be_visible(timeout=A_RUN)
-    expect(page.get_by_text("655,360", exact=True)).to_be_visible()
-    expect(page).to_have_url(re.compile("shape=512x8x2x64x1"))
+    expect(page.get_by_text("655,360", exact=True)).to_be_visible(timeout=A_RUN)
+    expect(page).to_have_url(re.compile("shape=512x8x2x64x1"), timeout=A_RUN)
     page.get_by_label("h_kv, key/value heads").fill("3")
     page.get_by_label("h_kv, key/value heads").press("Enter")
     expect(page.get_by_text("8 query heads cannot share 3 key/value heads evenly")).to_be_visible(timeout=A_RUN)
@@ -29,7 +29,7 @@ def test_a_changed_size_flows_into_every_number_and_the_address(page: Page, app_
 
 def test_training_shows_what_it_has_and_can_be_stopped(page: Page, app_url: str) -> None:
     visit(page, app_url, "cost", cost="experiment")
-    expect(page.get_by_text(re.compile("^Recorded, not made here"))).to_be_visible()
+    expect(page.get_by_text(re.compile("^Recorded, not made here"))).to_be_visible(timeout=A_RUN)
     page.get_by_label("Steps", exact=True).fill("3000")
     page.get_by_label("Steps", exact=True).press("Enter")
     settle(page)
@@ -38,7 +38,7 @@ def test_training_shows_what_it_has_and_can_be_stopped(page: Page, app_url: str)
     page.get_by_role("button", name="Stop").last.click()
     expect(page.get_by_text(re.compile(r"^Training …"))).to_have_count(0, timeout=A_RUN)
     settle(page)
-    expect(page.get_by_text("No run has ended yet.")).to_be_visible()
+    expect(page.get_by_text("No run has ended yet.")).to_be_visible(timeout=A_RUN)
     page.get_by_role("button", name="Train here").click()  # asked for again, it begins again
     expect(page.get_by_text(re.compile(r"^Training … 0 of 15"))).to_be_visible(timeout=A_RUN)
     page.get_by_role("button", name="Stop").last.click()

@@ -454,7 +454,7 @@ def test_2048_tokens_show_every_peak_and_zoom_to_exact_cells(offline: Callable[.
     array = to_uint16(long_map()) if narrow else long_map()
     labels = [f"t{i}" for i in range(2048)]
     page = offline(View("matrix", {"map": array}, {"query_labels": labels, "key_labels": labels, "scale_to": 1}))
-    expect(page.locator(".hs-note")).to_contain_text("each point the maximum of 4×4 cells")
+    expect(page.locator(".hs-where")).to_contain_text("each point the maximum of 4×4 cells")
     colours = palette.sequential("light")
     x, y = point_at(page, 1500, 700, 2048, 2048)
     around = itertools.product((-1, 0, 1), repeat=2)  # a point of the picture is not centred on its cells
@@ -519,7 +519,7 @@ def test_double_click_buttons_and_the_small_map_move_the_window(offline: Callabl
     expect(box).to_have_attribute("data-zoom", "2.500")
     page.get_by_role("button", name="Zoom in").click()
     expect(box).to_have_attribute("data-zoom", "4.000")
-    note = page.locator(".hs-note")
+    note = page.locator(".hs-where")
     expect(note).to_contain_text("showing queries")
     size = min(96, width / 3.2)
     page.mouse.click(left + width - 8 - size / 8, top + 8 + size * 7 / 8)  # the small map's lower right

@@ -14,7 +14,7 @@ from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
 from mha_core import HeadAblation, Trace, load_model
 from mha_core.catalogue import MINILM, SMOLLM2, Package, find_files
 from mha_core.corpus import corpus_sentences
-from mha_core.model import PretrainedModel
+from mha_core.pretrained import PretrainedModel
 
 SENTENCE = "When Mary and John went to the store, John gave a drink to"
 HEADS = ("L1H3", "L1H5")

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from mha_core import HeadAblation, HeadRef, InterventionError, load_model
 from mha_core.layer import MultiHeadAttention
-from mha_core.model import PretrainedModel
+from mha_core.pretrained import PretrainedModel
 from tests.parity.reference import N_HEADS, N_LAYERS, difference
 from tests.tiny import FAMILIES, tiny_model, tiny_model_dir, tiny_tokenizer
 

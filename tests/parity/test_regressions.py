@@ -24,7 +24,7 @@ from mha_core import (
     load_model,
 )
 from mha_core.metrics import kl_divergence
-from mha_core.model import PretrainedModel
+from mha_core.pretrained import PretrainedModel
 from mha_core.resolve import Resolved
 from tests.tiny import SENTENCES, tiny_model, tiny_model_dir
 

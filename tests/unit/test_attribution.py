@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mha_core import HeadAblation, InterventionError, Trace, head_ablation_sweep, load_model
 from mha_core.attribution import direct_logit_attribution, self_repair
-from mha_core.model import PretrainedModel
+from mha_core.pretrained import PretrainedModel
 from tests.tiny import tiny_model_dir
 
 TEXT = "the cat sat on the mat"

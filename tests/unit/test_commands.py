@@ -161,8 +161,9 @@ def test_an_interruption_keeps_what_is_measured(
 
 
 def test_it_starts_as_a_module() -> None:
+    root = Path(__file__).parents[2]
     done = subprocess.run([sys.executable, "-m", "mha_core", "--help"], capture_output=True, text=True, check=False,
-                          timeout=120, cwd=Path(__file__).parents[2], env={**os.environ, "HF_HUB_OFFLINE": "1"})  # fmt: skip
+                          timeout=120, cwd=root, env={**os.environ, "HF_HUB_OFFLINE": "1"})  # fmt: skip
     assert done.returncode == 0
     assert "evaluate" in done.stdout
     assert "sweep" in done.stdout

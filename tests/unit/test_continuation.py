@@ -10,7 +10,8 @@ import torch
 
 from mha_core import AttentionKnockout, HeadAblation, InterventionError, Interventions, Model, load_model
 from mha_core.continuation import Piece, continuation, continuations
-from mha_core.model import Plan, PretrainedModel
+from mha_core.model import Plan
+from mha_core.pretrained import PretrainedModel
 from mha_core.tokens import tokens_from_ids
 from tests.tiny import tiny_model_dir
 

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from mha_core import Trace, load_model
 from mha_core.induction import has_induction_scores, induction_diagonal, induction_scores, ordinary_ids
-from mha_core.model import Model, PretrainedModel
+from mha_core.model import Model
+from mha_core.pretrained import PretrainedModel
 from tests.tiny import tiny_model_dir
 
 

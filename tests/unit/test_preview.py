@@ -9,8 +9,8 @@ from scipy.stats import spearmanr
 
 from mha_core import HeadAblation, HeadRef, InterventionError, Model, head_ablation_sweep, load_model
 from mha_core.catalogue import SMOLLM2
-from mha_core.model import PretrainedModel
 from mha_core.outcomes import outcome_of
+from mha_core.pretrained import PretrainedModel
 from mha_core.preview import head_ablation_preview
 from mha_core.variants import experiment
 from tests.tiny import tiny_model_dir

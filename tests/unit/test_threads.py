@@ -13,8 +13,8 @@ from torch import Tensor
 
 from mha_core import AttentionKnockout, HeadAblation, Interventions, head_ablation_sweep, load_model
 from mha_core.attribution import direct_logit_attribution
-from mha_core.model import PretrainedModel
 from mha_core.pairs import pair_effects
+from mha_core.pretrained import PretrainedModel
 from mha_core.preview import head_ablation_preview
 from tests.tiny import tiny_model_dir
 
