@@ -24,8 +24,8 @@ SAYS = (
     "All warm. Ours: from the key to the frame with the last component, with the 150 ms for which the field waits for "
     "more keys. BertViz: from the sentence through `output_attentions` and `head_view(…, html_action='return')` to the "
     "frame with its lines, its HTML loaded as a page, without the transfer of the scripts that the page asks for. "
-    "“in a cell”: its HTML put into a page that has the scripts, as a notebook does; nothing is required of that. Ours shows "
-    "every head of the model, one large and a layer side by side, BertViz the lines of one layer."
+    "“in a cell”: its HTML put into a page that has the scripts, as a notebook does; nothing is required of that. "
+    "Ours shows every head of the model, one large and a layer side by side, BertViz the lines of one layer."
 )
 Serve = Callable[..., str]
 
