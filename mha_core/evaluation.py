@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -199,8 +199,10 @@ def evaluation_steps(
     plans = tuple(plans)
     for plan in plans:
         plan.validated_for(model.sites)  # before texts are made into tokens: a wrong head is told at once
-    questions, refused = questions_for(model, task.sample(None, seed))
-    questions = questions[:n]
+    usable, refused = questions_for(model, task)
+    by_prompt = {id(question.prompt): question for question in usable}
+    kept = replace(task, prompts=tuple(question.prompt for question in usable)).sample(n, seed)
+    questions = tuple(by_prompt[id(prompt)] for prompt in kept.prompts)
     if not questions:
         why = f" {refused[0].reason}" if refused else ""
         raise TaskError(f"No prompt of “{task.title}” can be used with {model.details.title}.{why}")

@@ -127,7 +127,7 @@ def _prompt(number: int, row: Mapping[str, str], slices: list[str], has_foils: b
     foil = _spaced(text, row["foil"]) if has_foils else None
     template = row.get("template", "").strip() or f"row {number}"
     values = {name: row[name].strip() for name in slices if row.get(name, "").strip()}
-    return Prompt(text, _spaced(text, row["target"]), foil, template, values)
+    return Prompt(text, _spaced(text, row["target"]), foil, template, values, number)
 
 
 def _spaced(text: str, word: str) -> str:

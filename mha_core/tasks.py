@@ -33,7 +33,8 @@ class Prompt:
     text: what the model reads. target, foil: the right and the wrong answer: one token each, read after the text (at a
         mask, in a masked LM), foil None where any other word is wrong; for "similarity" two sentences, of which the
         target is nearer in meaning to `text`.
-    template: what it was made from. slices: slice name -> value, such as {"attractors": "one"}.
+    template: what it was made from. slices: slice name -> value, such as {"attractors": "one"}. row: in its file, from
+        1 after the header; 0: not from a file.
     """
 
     text: str
@@ -41,6 +42,7 @@ class Prompt:
     foil: str | None = None
     template: str = ""
     slices: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    row: int = 0
 
     def __hash__(self) -> int:
         return hash((self.text, self.target, self.foil, self.template))
@@ -129,7 +131,7 @@ def questions_for(model: Model, task: Task) -> tuple[tuple[Question, ...], tuple
         try:
             questions.append(make(model, prompt))
         except (InputError, TaskError) as error:
-            refused.append(Refused(number, prompt.text, str(error)))
+            refused.append(Refused(prompt.row or number, prompt.text, str(error)))
     return tuple(questions), tuple(refused)
 
 

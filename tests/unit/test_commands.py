@@ -56,7 +56,7 @@ def test_evaluate_prints_and_writes_what_the_function_measures(
     assert record["provenance"]["model_sha256"]
     assert record["provenance"]["prompts"] == 24
     assert len(record["meta"]["prompts"]) == 24
-    assert [row["row"] for row in record["meta"]["refused"]]
+    assert [row["row"] for row in record["meta"]["refused"]] == [26], "its row in the file"
     first = record["meta"]["rows"][0]
     (zero, _) = expected.compared("accuracy")
     assert first["difference"] == pytest.approx(zero.difference.mean)
