@@ -8,7 +8,7 @@ from mha_core import Model, load_model
 from mha_core.task_files import EXAMPLE_CSV, MAX_ROWS, read_task
 from mha_core.task_similarity import similarity
 from mha_core.task_words import agreement, indirect_object, pronoun
-from mha_core.tasks import Prompt, Task, TaskError, built_in, questions_for, task_names
+from mha_core.tasks import Prompt, Task, TaskError, built_in, offered, questions_for, task_names
 from tests.tiny import tiny_model_dir
 
 MAKERS = (agreement, indirect_object, pronoun, similarity)
@@ -81,6 +81,11 @@ def test_a_model_is_not_given_what_it_cannot_do(model: Model, encoder: Model) ->
     with pytest.raises(TaskError, match="is not a task; there are agreement"):
         built_in("syntax", model)
     assert len(task_names()) == 5
+
+
+def test_tasks_are_offered_where_their_answers_are_single_tokens(model: Model, encoder: Model) -> None:
+    assert [task.name for task in offered(encoder)] == ["similarity"]
+    assert offered(model) == (), "its 320 tokens hold neither verbs nor names"
 
 
 def test_a_file_gives_prompts_slices_and_the_rows_that_cannot_be_used() -> None:
