@@ -15,6 +15,7 @@ from mha_core.ui.sidebar import Shared
 from mha_core.ui.stores import store
 
 METRIC_KEY = "w_sweep_metric"
+_CHOSEN_FOR = "_sweep_metric_model"
 
 
 def sweep_kinds() -> tuple[str, ...]:
@@ -41,7 +42,10 @@ def sweep_metrics(shared: Shared) -> list[str]:
 
 
 def sweep_metric(shared: Shared) -> str:
-    """The metric of the page's sweep: what the visitor chose, or the usual one."""
+    """The metric of the page's sweep: what the visitor chose for this model, or the usual one."""
+    if st.session_state.get(_CHOSEN_FOR) != shared.model.name:
+        st.session_state[_CHOSEN_FOR] = shared.model.name
+        st.session_state.pop(METRIC_KEY, None)  # another model's metric may be offered here without being the usual one
     chosen, options = st.session_state.get(METRIC_KEY), sweep_metrics(shared)
     return chosen if chosen in options else options[0]
 

@@ -95,3 +95,11 @@ def test_pairs_and_controls_are_drawn_on_request() -> None:
     pairs = seen.view("pairs_map").arrays["map"]
     np.testing.assert_allclose(pairs, pairs.T, atol=1e-7)
     assert "random sets of 1 heads" in seen.captions
+
+
+def test_another_model_begins_with_its_own_usual_metric() -> None:
+    seen = ablating()
+    seen.click("sweep")
+    seen.follow(model="smollm2-135m-instruct", off="L0H0")
+    box = next(box for box in seen.at.selectbox if box.key == "w_sweep_metric")
+    assert (box.options[0], box.value) == ("kl", "kl")
