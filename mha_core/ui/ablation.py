@@ -20,7 +20,7 @@ from mha_core.ui.session import SLOW_TOKENS, Working, bind, current, run, update
 from mha_core.ui.sidebar import Shared
 from mha_core.ui.state import KINDS, MAX_CELLS, MAX_TEXT, SCOPES
 from mha_core.ui.stores import store
-from mha_core.ui.text import plain
+from mha_core.ui.text import counted, plain
 from mha_core.views import whole_words
 
 _EXPLAINED = {
@@ -53,7 +53,7 @@ def kind_controls(shared: Shared, site: str) -> None:
     """In which ways heads of a site are replaced, with what each way needs, and at which of its queries."""
     n_packaged = len(shared.model.corpus)
     with st.container(border=True):
-        ways, places = st.columns([3, 2], gap="medium")
+        ways, places = st.columns([5, 4], gap="medium")
         with ways:
             bound = bind("kinds", convert=tuple, to_widget=list(current().kinds))
             st.pills(
@@ -239,7 +239,8 @@ def proof_line(shared: Shared, runs: Mapping[str, Trace]) -> None:
     for name, trace in runs.items():
         if name != "clean":
             parts.append(
-                f"{name}: applied in {sum(trace.applied)} attention calls, {len(trace.interventions.heads)} heads"
+                f"{name}: applied in {counted(sum(trace.applied), 'attention call')}, "
+                f"{counted(len(trace.interventions.heads), 'head')}"
             )
     error = store().small((*key, "sum"), lambda: _contribution_error(clean))
     parts.append(f"heads' contributions sum to each layer's output to {error:.0e}")

@@ -73,11 +73,13 @@ def _sizes() -> None:
 
     st.selectbox("Shape", names, key=key, on_change=preset_changed)
     values = dict(zip(_FIELDS, sizes_of_shape(state.shape), strict=False))
-    columns = st.columns(2)
-    for number, name in enumerate(_FIELDS):
-        with columns[number % 2]:
+    # Row by row, so that they keep their order where a narrow page puts columns under each other.
+    rows = [st.columns(2) for _ in range(3)]
+    places = [column for row in rows for column in row]
+    for name, place in zip(_FIELDS, places, strict=False):
+        with place:
             _size_field(name, values)
-    with columns[1]:
+    with places[-1]:
         st.number_input("Sequences at once", 1, 9_999, **bind("batch", convert=int))
     st.select_slider("n, tokens", LENGTHS, format_func=lambda n: f"{n:,}", **bind("tokens", convert=int))
     st.segmented_control(

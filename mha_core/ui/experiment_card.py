@@ -11,7 +11,7 @@ from mha_core.ui import components
 from mha_core.ui.charts import Line, line_chart
 from mha_core.ui.session import Working
 from mha_core.ui.stores import store
-from mha_core.ui.text import plain
+from mha_core.ui.text import counted, plain
 from mha_core.view import View
 
 
@@ -26,7 +26,7 @@ def experiment_section() -> None:
     with st.container(border=True, horizontal=True, vertical_alignment="bottom"):
         relations = st.segmented_control("Relations", (1, 2, 3, 4), default=4, required=True, key="w_exp_relations")
         width = st.selectbox("d_model", (16, 32, 64), index=1, key="w_exp_width", width=110)
-        heads = st.multiselect("Heads", HEADS, default=HEADS, key="w_exp_heads", width=250)
+        heads = st.multiselect("Heads", HEADS, default=HEADS, key="w_exp_heads", width=310)
         seeds = st.number_input("Seeds", 1, 10, 3, key="w_exp_seeds", width=100)
         steps = st.number_input("Steps", 50, 5000, 400, step=50, key="w_exp_steps", width=120)
         asked = st.button("Train here", key="train", type="primary", icon=":material/model_training:",
@@ -155,4 +155,4 @@ def _view(known: HeadExperiment, run: TrainedHeads, snapshot: int) -> View:
 
 
 def _heads(count: int) -> str:
-    return f"{count} head" if count == 1 else f"{count} heads"
+    return counted(count, "head")

@@ -7,6 +7,7 @@ from functools import partial
 import numpy as np
 import plotly.graph_objects as go
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from mha_core.divergence import mean_divergence
 from mha_core.maps import LayerMaps
@@ -31,13 +32,19 @@ _QUANTITY_NAMES = {"weights": "weights", "value": "value-weighted"}
 _DIMENSIONS = "dimensions_open"
 
 
+def _title_row() -> DeltaGenerator:
+    """A card's title and what belongs beside it; on a narrow card below it, never cut."""
+    return st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="distribute")
+
+
 def overview_card(model: Model, trace: Trace, site: str) -> None:
     """Every head of the site as a thumbnail; ringed and sorted by a measure."""
     state = current()
     shape = trace.sites[site]
     with st.container(border=True, key="overview_card"):
-        title, menu = st.columns([3, 1], vertical_alignment="center")
-        title.subheader(f"All {shape.n_layers * shape.n_heads} heads", anchor=False)
+        with _title_row():
+            st.subheader(f"All {shape.n_layers * shape.n_heads} heads", anchor=False, width="content")
+            menu = st.container(width="content")
         st.caption("Thumbnails, not averages: layers down from L0, heads across from H0. Click one, or use the arrows.")
         overview = overview_of(model, trace, site)
         names = ring_names(model, overview, site)
@@ -98,14 +105,14 @@ def focus_card(maps: LayerMaps, head: int) -> None:
     queries, _ = maps.trace.site_tokens(maps.site)
     query = min(state.query, len(queries) - 1) if state.query >= 0 else len(queries) - 1
     with st.container(border=True, key="focus_card"):
-        title, way, menu = st.columns([2, 4, 1], vertical_alignment="center")
-        title.subheader(maps.name(head), anchor=False)
-        with way, st.container(horizontal=True, horizontal_alignment="right"):
+        with _title_row():
+            st.subheader(maps.name(head), anchor=False, width="content")
             st.segmented_control("Way", MODES, required=True, label_visibility="collapsed", **bind("mode"))
             st.segmented_control(
                 "Quantity", QUANTITIES, required=True, label_visibility="collapsed",
                 format_func=_QUANTITY_NAMES.__getitem__, **bind("quantity"),
             )  # fmt: skip
+            menu = st.container(width="content")
         view = _draw_focus(maps, head, query)
         for note in maps.notes():
             st.caption(plain(note))

@@ -9,6 +9,11 @@ _PUNCTUATION = re.compile(r"([!-/:-@\[-`{-~])")
 _REPLACED = re.compile(r"(<->|<-|->|<=|>=|~=|--+|:[A-Za-z0-9_/+-]+:)")
 
 
+def counted(count: int, thing: str) -> str:
+    """A number of things in words: 1 head, 2 heads."""
+    return f"{count:,} {thing}" if count == 1 else f"{count:,} {thing}s"
+
+
 def plain(text: str) -> str:
     """`text` with every ASCII punctuation mark escaped, so that Markdown, LaTeX and colour directives stay letters.
 

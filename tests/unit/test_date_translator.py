@@ -423,3 +423,22 @@ def test_an_untouched_example_makes_way_and_typed_text_stays() -> None:
     assert fitting_text(DATES[2].text, "all-minilm-l6-v2") == EXAMPLES[0].text
     assert fitting_text("my own text", "date-translator") == "my own text"
     assert fitting_text(DATES[2].text, "date-translator") == DATES[2].text
+
+
+@pytest.mark.parametrize(
+    ("text", "head", "part"),
+    [
+        ("December 31, 2007", "cross.L0H0", "day"),
+        ("the 22nd of November, 1963", "cross.L0H2", "month"),
+        ("3.3.2021", "cross.L1H3", "year"),
+    ],
+)
+def test_one_head_is_seen_to_break_one_part_of_what_is_written(
+    model: DateTranslator, text: str, head: str, part: str
+) -> None:
+    clean, off = (model.run(text, plan) for plan in (None, HeadAblation([head])))
+    everywhere = range(len(clean.tokens))
+    written, broken = (model.decode(run.logits_at(everywhere).argmax(dim=-1).tolist())[:10] for run in (clean, off))
+    assert written == clean.tokens.text
+    places = {"year": range(4), "month": range(5, 7), "day": range(8, 10)}
+    assert {name for name, at in places.items() for i in at if written[i] != broken[i]} == {part}
