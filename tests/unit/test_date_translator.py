@@ -412,7 +412,8 @@ def test_examples_are_dates_and_are_read(model: DateTranslator) -> None:
     assert examples_for(model.name) == DATES
     assert examples_for("own-layer") == EXAMPLES
     outputs = {example.label: model.run(example.text).tokens.text for example in DATES}
-    assert [outputs[name] for name in ("the 3rd of …", "month first", "day first")] == [ISO] * 3
+    assert [outputs[name] for name in ("the 3rd of …", "day first")] == [ISO] * 2
+    assert outputs["month first"] == "2007-12-31"
     assert outputs["weekday"] == "1979-07-25"
     assert outputs["slashes"] == "1999-12-25"
     assert outputs["year first"] == "2048-02-29"
