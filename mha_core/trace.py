@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ from torch import Tensor
 from mha_core.attention import AttentionInputs, AttentionWeights
 from mha_core.interventions import Interventions
 from mha_core.tokens import Tokens
+
+_SERIALS = itertools.count()
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,7 @@ class Trace:
         applied: for each item of the plan, how many attention calls it changed.
         hidden: final hidden states [position, d_model], after the final norm.
         seconds: how long the forward pass took.
+        serial: a number that no other trace of this process has or will have, for keys of what is made from it.
     """
 
     def __init__(
@@ -76,6 +80,7 @@ class Trace:
         self.applied = tuple(applied)
         self.hidden = hidden
         self.seconds = seconds
+        self.serial = next(_SERIALS)
         self._records = dict(records)
         self._attention_outputs = dict(attention_outputs)
         self._projection = projection

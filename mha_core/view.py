@@ -212,13 +212,27 @@ def max_pool(weights: ArrayLike, size: int) -> tuple[NDArray[Any], tuple[int, in
     block = (max(1, -(-array.shape[-2] // size)), max(1, -(-array.shape[-1] // size)))
     if block == (1, 1):
         return array, block
-    if array.dtype == np.float32 and array.size:  # torch's own is several times faster, and takes all cores
-        maps = torch.from_numpy(np.ascontiguousarray(array)).reshape(-1, 1, *array.shape[-2:])
-        pooled = torch.nn.functional.max_pool2d(maps, block, ceil_mode=True).numpy()
-        return pooled.reshape(*array.shape[:-2], *pooled.shape[-2:]), block
+    # Several times faster than NumPy's own; torch takes no steps backwards and nothing that is read-only.
+    if array.dtype == np.float32 and array.size and array.flags.writeable and min(array.strides) >= 0:
+        return block_maximum(torch.from_numpy(array), block).numpy(), block
     for axis, length in zip((-2, -1), block, strict=True):
         array = np.maximum.reduceat(array, np.arange(0, array.shape[axis], length), axis=axis)
     return array, block
+
+
+def block_maximum(maps: torch.Tensor, block: tuple[int, int]) -> torch.Tensor:
+    """[..., query, key] with one cell per block of positions, the largest of it; blocks at the end may be smaller.
+
+    Rows first, which lie side by side in memory: half the time of `max_pool2d`.
+    """
+    if block == (1, 1):
+        return maps
+    n_queries, n_keys = maps.shape[-2:]
+    whole = n_queries // block[0] * block[0]
+    rows = maps[..., :whole, :].unflatten(-2, (-1, block[0])).amax(-2)
+    if whole < n_queries:
+        rows = torch.cat([rows, maps[..., whole:, :].amax(-2, keepdim=True)], dim=-2)
+    return torch.from_numpy(np.maximum.reduceat(rows.numpy(), np.arange(0, n_keys, block[1]), axis=-1))
 
 
 def to_uint16(values: ArrayLike, scale_to: tuple[float, float] = (0.0, 1.0)) -> NDArray[np.uint16]:

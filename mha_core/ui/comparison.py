@@ -16,11 +16,12 @@ from mha_core.tokens import InputError
 from mha_core.trace import Trace
 from mha_core.ui import components
 from mha_core.ui.exports import export_menu
-from mha_core.ui.look import look_of_state, showable
+from mha_core.ui.look import look_of_state, maps_of, showable
 from mha_core.ui.overview import clean_run
 from mha_core.ui.session import current, run, update
 from mha_core.ui.sidebar import Shared, load, model_title, model_titles
 from mha_core.ui.state import DEFAULT_KINDS, MAX_NAME, MAX_PANELS, MAX_TEXT, QUANTITIES, WHOLE_LAYER, Panel, parse_heads
+from mha_core.ui.stores import store
 from mha_core.ui.text import plain
 from mha_core.view import View
 from mha_core.views import provenance
@@ -104,14 +105,14 @@ def run_panel(panel: Panel, shared: Shared) -> DrawnPanel:
     layer = min(max(panel.layer, 0), shape.n_layers - 1)
     head = WHOLE_LAYER if panel.head == WHOLE_LAYER else min(panel.head, shape.n_heads - 1)
     look = replace(look_of_state(), quantity=panel.quantity)
-    return DrawnPanel(panel, model, showable(LayerMaps(model, trace, site, layer, look)), head)
+    return DrawnPanel(panel, model, showable(maps_of(model, trace, site, layer, look)), head)
 
 
 def _panel_trace(panel: Panel, model: Model, shared: Shared) -> Trace:
     if not panel.text and model is shared.model and not panel.off:
         return shared.trace
     pair = panel.pair or ("" if panel.text else current().pair)
-    tokens = model.tokenize(panel.text or current().text, pair if model.takes_pairs else None)
+    tokens = store().tokens(model, panel.text or current().text, pair if model.takes_pairs else None)
     clean = clean_run(model, tokens, pair or None if model.kind == "seq2seq" else None)
     off, _ = heads_of_model(panel.off, model)
     target = clean.tokens if clean.source_tokens is not None else None

@@ -133,7 +133,7 @@ def _table(maps: LayerMaps, head: int) -> None:
 
 def _choose_query(maps: LayerMaps, row: int | None) -> None:
     """Keep the token that is held; None lets go of it."""
-    update(query=-1 if row is None else maps.data.query_positions[row], key=-1)
+    update(query=-1 if row is None else maps.frame.query_positions[row], key=-1)
 
 
 def _draw_focus(maps: LayerMaps, head: int, query: int) -> View:
@@ -161,14 +161,14 @@ def _cell(maps: LayerMaps) -> tuple[int, int] | None:
     queries, keys = maps.trace.site_tokens(maps.site)
     if not (0 <= state.query < len(queries) and 0 <= state.key < len(keys)):
         return None
-    row = maps.data.row_of(state.query, queries, maps.look.options.words)
-    column = maps.data.column_of(state.key, keys, maps.look.options.words)
+    row = maps.frame.row_of(state.query, queries, maps.look.options.words)
+    column = maps.frame.column_of(state.key, keys, maps.look.options.words)
     return None if row is None or column is None else (row, column)
 
 
 def _choose_cell(maps: LayerMaps, row: int, column: int) -> None:
     st.session_state[_DIMENSIONS] = True
-    update(query=maps.data.query_positions[row], key=maps.data.key_positions[column])
+    update(query=maps.frame.query_positions[row], key=maps.frame.key_positions[column])
 
 
 def why_card(maps: LayerMaps, head: int) -> None:
