@@ -75,6 +75,19 @@ def test_what_averaging_hides() -> None:
     assert float(mean_divergence(maps[:1].expand(3, -1, -1)).max()) < 1e-6
 
 
+@pytest.mark.parametrize("sinks", [False, True])
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_long_layers_distance_from_its_mean_is_that_of_its_rows(causal: bool, sinks: bool) -> None:
+    maps = random_maps(3, queries=600, keys=600)
+    if causal:
+        maps = maps.tril() / maps.tril().sum(-1, keepdim=True)
+    if sinks:
+        maps = maps * torch.linspace(0.2, 1, 600)[:, None]
+        maps[1, 5] = 0  # a row that goes to no key
+    expected = torch.stack([row_divergence(head, maps.mean(0)).mean() for head in maps])
+    np.testing.assert_allclose(mean_divergence(maps).numpy(), expected.numpy(), atol=1e-6)
+
+
 def test_all_pairs_equal_pair_by_pair() -> None:
     maps = random_maps(9, queries=8, keys=8)
     maps[:, 0] = torch.eye(8)[0]  # as in a causal model, where the first query has one key

@@ -106,6 +106,15 @@ def test_differences_and_other_kinds_of_numbers_are_pooled_alike() -> None:
     assert expected[0].max() < -1, "the edge of an uneven map is not zero"
 
 
+def test_maps_without_their_first_rows_and_columns_are_pooled_as_copies_of_them_are() -> None:
+    weights = np.random.default_rng(4).random((2, 130, 131), dtype=np.float32)
+    for part in (weights[:, 1:, 1:], weights[:, :, ::-1], weights[:, ::2], weights.transpose(0, 2, 1)):
+        expected = max_pool(part.astype(np.float64), 25)[0]
+        np.testing.assert_array_equal(max_pool(part, 25)[0], expected)
+    weights.flags.writeable = False
+    np.testing.assert_array_equal(max_pool(weights, 25)[0], max_pool(weights.astype(np.float64), 25)[0])
+
+
 def test_small_maps_are_left_exact() -> None:
     weights = np.random.default_rng(2).random((3, 6, 5))
     pooled, block = max_pool(weights, 6)
