@@ -96,6 +96,10 @@ class LayerMaps:
         """[head, query, key] over the tokens themselves, before words are joined or tokens hidden."""
         return self._numbers(slice(None))
 
+    def numbers_of(self, head: int) -> Tensor:
+        """`numbers` of one head, [query, key]."""
+        return self._numbers(slice(head, head + 1))[0]
+
     @cached_property
     def data(self) -> Displayed:
         """What is drawn: numbers, labels, and how much of each row is shown."""

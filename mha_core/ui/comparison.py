@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import streamlit as st
 
-from mha_core.alignment import Alignment, align, aligned_difference
+from mha_core.alignment import AlignedDifference, Alignment, align, aligned_difference
 from mha_core.effects import heads_of_model, plan_for
 from mha_core.maps import LayerMaps
 from mha_core.model import Model
-from mha_core.tokens import InputError
+from mha_core.tokens import InputError, Tokens
 from mha_core.trace import Trace
 from mha_core.ui import components
 from mha_core.ui.exports import export_menu
@@ -236,6 +236,24 @@ def _shared_note(pairs: Alignment, key_pairs: Alignment, site: str) -> str:
     return f"Queries: {pairs.note} Keys: {key_pairs.note}" if site == "cross" else pairs.note
 
 
+def _aligned(first: Tokens, second: Tokens) -> Alignment:
+    """`align`, from the store or made now: for texts of thousands of tokens it takes seconds."""
+    result: Alignment = store().small(("aligned", first, second), lambda: align(first, second))
+    return result
+
+
+def _difference(first: DrawnPanel, second: DrawnPanel, pairs: Alignment, key_pairs: Alignment) -> AlignedDifference:
+    """The two panels' heads over the tokens they share, from the store or made now."""
+    both = [(item.maps.trace.serial, item.maps.site, item.maps.layer, item.head) for item in (first, second)]
+    key = (*both, first.maps.look.quantity, "difference")
+
+    def make() -> AlignedDifference:
+        one, other = (item.maps.numbers_of(item.head) for item in (first, second))
+        return aligned_difference(one, other, pairs, key_pairs)
+
+    return store().drawn(key, make)
+
+
 def _difference_of(first: DrawnPanel, second: DrawnPanel) -> None:
     tokens = [item.maps.trace.site_tokens(item.maps.site) for item in (first, second)]
     if (first.maps.site == "cross") != (second.maps.site == "cross"):
@@ -244,11 +262,11 @@ def _difference_of(first: DrawnPanel, second: DrawnPanel) -> None:
     if first.maps.look.quantity != second.maps.look.quantity:
         st.info("One panel shows weights and the other value-weighted maps; choose the same quantity for both.")
         return
-    pairs, key_pairs = (align(one, other) for one, other in zip(*tokens, strict=True))
+    pairs, key_pairs = (_aligned(one, other) for one, other in zip(*tokens, strict=True))
     if not len(pairs) or not len(key_pairs):
         st.info("The two sentences share no token, so that there is nothing to subtract.")
         return
-    result = aligned_difference(first.maps.numbers[first.head], second.maps.numbers[second.head], pairs, key_pairs)
+    result = _difference(first, second, pairs, key_pairs)
     shared_labels = [tokens[0][0].labels[i] for i, _ in pairs]
     shared_keys = [tokens[0][1].labels[i] for i, _ in key_pairs]
     array = np.asarray(result.difference, dtype=np.float32)
