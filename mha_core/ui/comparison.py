@@ -173,8 +173,11 @@ def _panel_header(number: int, count: int, panel: Panel, item: DrawnPanel | None
     if number + 1 < count:
         swapped[number], swapped[number + 1] = swapped[number + 1], swapped[number]
     with st.container(horizontal=True, gap="small"):
-        with st.popover("Edit", key=f"edit_{number}"):
-            _edit_panel(number, panel, item)
+        # Drawn when it is opened: a browser makes these fields only then, and one that a run of the page had set before
+        # would report itself empty.
+        with st.popover("Edit", key=f"edit_{number}", on_change="rerun") as opened:
+            if opened.open:
+                _edit_panel(number, panel, item)
         st.button("Duplicate", key=f"duplicate_{number}", disabled=count >= MAX_PANELS,
                   on_click=move_panels, args=([*range(number + 1), *range(number, count)],))  # fmt: skip
         st.button("Swap →", key=f"swap_{number}", disabled=number + 1 >= count, on_click=move_panels, args=(swapped,))
