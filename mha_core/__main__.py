@@ -23,7 +23,8 @@ from mha_core.model import Model
 from mha_core.outcomes import METRICS
 from mha_core.sweep import HeadSweep, sweep_steps
 from mha_core.task_files import LIMITS, read_task
-from mha_core.tasks import Task, TaskError, built_in, task_names
+from mha_core.task_sets import built_in, task_names
+from mha_core.tasks import Task, TaskError
 from mha_core.tokens import InputError
 from mha_core.view import View
 from mha_core.views import model_provenance

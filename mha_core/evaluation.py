@@ -16,18 +16,11 @@ from mha_core.batched import Row, ask
 from mha_core.interventions import AttentionKnockout, HeadAblation, HeadRef, InterventionError, Interventions
 from mha_core.model import Model, ModelDetails
 from mha_core.paired import Interval, auc_terms, cluster_interval, holm, sign_flip_p
-from mha_core.tasks import Question, Refused, Task, TaskError, questions_for
+from mha_core.questions import Question, questions_for
+from mha_core.scores import METRICS
+from mha_core.tasks import Refused, Task, TaskError
 from mha_core.variants import every_head
 
-METRICS = {
-    "accuracy": "share of prompts whose target is above the foil (without foils: above every other word)",
-    "logit_diff": "the target's logit minus the foil's (without foils: minus the best other word's)",
-    "log_prob": "log-probability of the target, in nats",
-    "loss": "mean loss of the prompt's own tokens, in nats: what the plan does to reading as such",
-    "cosine_diff": "cosine with the target sentence minus cosine with the foil",
-    "cosine": "cosine with the target sentence",
-    "auc": "AUC: how often a target is nearer than a foil, over all pairs of prompts",
-}
 FIRST, N_CONTROLS = 24, 5
 Progress = Callable[[int, int], None]
 

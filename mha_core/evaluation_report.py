@@ -6,10 +6,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from mha_core.evaluation import METRICS, Comparison, Evaluation
+from mha_core.evaluation import Comparison, Evaluation
 from mha_core.export import to_csv as view_csv
 from mha_core.export import to_json as view_json
 from mha_core.paired import LEVEL, MIN_CLUSTERS, N_BOOTSTRAP, N_FLIPS
+from mha_core.scores import METRICS
 from mha_core.view import View
 from mha_core.views import model_provenance
 

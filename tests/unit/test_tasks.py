@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 
 from mha_core import Model, load_model
+from mha_core.questions import questions_for
 from mha_core.task_files import EXAMPLE_CSV, MAX_ROWS, read_task
+from mha_core.task_sets import built_in, offered, task_names
 from mha_core.task_similarity import similarity
 from mha_core.task_words import agreement, indirect_object, pronoun
-from mha_core.tasks import Prompt, Task, TaskError, built_in, offered, questions_for, task_names
+from mha_core.tasks import Prompt, Task, TaskError
 from tests.tiny import tiny_model_dir
 
 MAKERS = (agreement, indirect_object, pronoun, similarity)
