@@ -18,13 +18,14 @@ from mha_core.evaluation import N_CONTROLS, Evaluation, evaluation_steps, plans_
 from mha_core.evaluation_report import as_text, to_csv, to_json
 from mha_core.export import export_numbers
 from mha_core.interventions import InterventionError
+from mha_core.known_scores import described_tasks
 from mha_core.loading import load_model
 from mha_core.model import Model
 from mha_core.outcomes import METRICS
 from mha_core.sweep import HeadSweep, sweep_steps
-from mha_core.task_files import LIMITS, read_task
+from mha_core.task_files import LIMITS, OwnTask, read_task
 from mha_core.task_sets import built_in, task_names
-from mha_core.tasks import Task, TaskError
+from mha_core.tasks import TaskError
 from mha_core.tokens import InputError
 from mha_core.view import View
 from mha_core.views import model_provenance
@@ -36,12 +37,8 @@ Switch heads off and measure a task: many prompts, each with a right and a wrong
 each plan stand as many other heads taken at random: only what they do not do speaks for these heads.
 
 tasks
-  agreement        is the verb that agrees with its subject above the other one?          words
-  indirect-object  is the name mentioned once above the name mentioned twice?             words
-  pronoun          is the pronoun that agrees above the one that does not?                words
-  induction        after random words come again: is what followed last time preferred?   next-word models
-  similarity       is a paraphrase nearer than a negated or an unrelated sentence?        sentence encoders
-  a file           .csv or .jsonl. {LIMITS}
+{described_tasks()}
+  a file           .csv, .jsonl or .json. {LIMITS}
 
 how to read it
   difference       changed minus clean, per prompt, averaged; its interval resamples templates, not prompts
@@ -114,7 +111,7 @@ def _evaluate(chosen: argparse.Namespace) -> int:
     plans = plans_of(chosen.off, chosen.kind) if chosen.off.strip() else ()
     own = _own_task(chosen.task)  # a file is looked at before a model is loaded
     model = load_model(chosen.model)
-    task = own or built_in(chosen.task, model, chosen.seed)
+    task = own.asked_of(model).task if own else built_in(chosen.task, model, chosen.seed)
     result, code = None, 0
     bar = _Bar("prompts")
     try:
@@ -138,7 +135,7 @@ def _show_evaluation(chosen: argparse.Namespace, result: Evaluation) -> None:
     _write(chosen.csv, lambda: to_csv(result))
 
 
-def _own_task(name: str) -> Task | None:
+def _own_task(name: str) -> OwnTask | None:
     """The task of a file; None for the name of a built-in one."""
     if name in task_names():
         return None
@@ -148,7 +145,9 @@ def _own_task(name: str) -> Task | None:
     own = read_task(path.read_bytes(), path.name)
     for row in own.refused:
         sys.stderr.write(f"{path.name}, row {row.row} cannot be used: {row.reason}\n")
-    return own.task
+    for note in own.notes:
+        sys.stderr.write(f"{path.name}: {note}\n")
+    return own
 
 
 def _sweep(chosen: argparse.Namespace) -> int:
