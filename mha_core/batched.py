@@ -38,13 +38,18 @@ def ask(
         InterventionError: a plan that this model or one of the prompts cannot carry out.
     """
     rows: list[Row] = [{} for _ in questions]
-    for numbers in buckets([max(map(_length, q.texts)) for q in questions], _shared(plan, model)):
+    for numbers in batches(model, questions, plan):
         asked = [questions[number] for number in numbers]
         found = (_similarities if asked[0].compares_sentences else _words)(model, asked, plan)
         for number, row in zip(numbers, found, strict=True):
             rows[number] = row
         on_batch(len(numbers))
     return rows
+
+
+def batches(model: Model, questions: Sequence[Question], plan: Interventions) -> Iterator[list[int]]:
+    """Which questions run together, by number."""
+    return buckets([max(map(_length, q.texts)) for q in questions], _shared(plan, model))
 
 
 def buckets(lengths: Sequence[int], shared: str) -> Iterator[list[int]]:

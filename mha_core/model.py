@@ -94,6 +94,11 @@ class Model(ABC):
         return self.kind != "encoder"
 
     @property
+    def number_type(self) -> str:
+        """What its numbers are made with, such as "float32"."""
+        return "float32"
+
+    @property
     def corpus(self) -> tuple[str, ...]:
         """The reference sentences that `reference="corpus"` means: of the kind that the model is for."""
         return corpus_sentences()

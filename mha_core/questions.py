@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mha_core.model import Model
 from mha_core.outcomes import predicted_position
@@ -51,6 +51,24 @@ def questions_for(model: Model, task: Task) -> tuple[tuple[Question, ...], tuple
         except (InputError, TaskError) as error:
             refused.append(Refused(prompt.row or number, prompt.text, str(error)))
     return tuple(questions), tuple(refused)
+
+
+def chosen_questions(
+    model: Model, task: Task, n: int | None = None, seed: int = 0
+) -> tuple[tuple[Question, ...], tuple[Refused, ...]]:
+    """n of the questions that a model can be given (None: all), in an order drawn from `seed` (`Task.sample`), and the
+    prompts that it cannot be given.
+
+    Raises:
+        TaskError: not one can be used.
+    """
+    usable, refused = questions_for(model, task)
+    by_prompt = {id(question.prompt): question for question in usable}
+    kept = replace(task, prompts=tuple(question.prompt for question in usable)).sample(n, seed)
+    if not usable:
+        why = f" {refused[0].reason}" if refused else ""
+        raise TaskError(f"No prompt of “{task.title}” can be used with {model.details.title}.{why}")
+    return tuple(by_prompt[id(prompt)] for prompt in kept.prompts), refused
 
 
 def unfit(model: Model, task: Task) -> str:

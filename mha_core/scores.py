@@ -34,8 +34,9 @@ def read_out(question: Question, hidden: Tensor) -> Tensor:
     return hidden[:, list(question.positions)]
 
 
-def scores_of(model: Model, question: Question, states: list[Tensor]) -> Scores:
-    """Scores of runs of one question. states: what `read_out` took of the runs of each of its texts.
+def scores_of(model: Model, question: Question, states: list[Tensor], gradients: bool = False) -> Scores:
+    """Scores of runs of one question. states: what `read_out` took of the runs of each of its texts. gradients: let
+    them flow back to `states`.
 
     Words: `accuracy` (1: every target is above its foil, or above every other word), `logit_diff`, `log_prob`; of an
     encoder-decoder `loss` too. Sentences: `accuracy` (1: the target is nearer), `cosine_diff`, `cosine`, `foil_cosine`.
@@ -43,7 +44,7 @@ def scores_of(model: Model, question: Question, states: list[Tensor]) -> Scores:
     if question.compares_sentences:
         return sentence_scores(*(state[:, 0] for state in states))
     runs, answers, width = states[0].shape
-    logits = model.logits_of(states[0].reshape(-1, width)).float()
+    logits = model.logits_of(states[0].reshape(-1, width), gradients).float()
     return token_scores(logits.view(runs, answers, -1), question)
 
 
