@@ -13,8 +13,8 @@ from mha_core.pretrained import PretrainedModel
 from mha_core.task_words_by_frequency import FREQUENT, RARE
 from mha_core.tasks import Prompt, Task, TaskError
 
-# Distance in tokens -> prompts. A long one costs as much as many short ones, so that there are fewer.
-DISTANCES = {8: 80, 32: 80, 128: 80, 384: 40, 1024: 20}
+# Distance in tokens -> prompts. A long one costs as much as dozens of short ones, so that there are fewer.
+DISTANCES = {8: 90, 32: 90, 128: 80, 384: 28, 1024: 12}
 SHOWN_AGAIN = 4
 BEFORE = 8  # at most, of tokens before those that come again
 _WORD = re.compile(r"^ [a-z]{3,}$")
@@ -22,7 +22,7 @@ _ENOUGH = 1000
 
 
 def induction(model: Model, seed: int = 0) -> Task:
-    """Random words of a model's own vocabulary, four of which come again after `distance` tokens.
+    """Random words of a model's own vocabulary, four of which come again 8 to 1,024 tokens later, as far as it takes.
 
     Raises:
         TaskError: the model predicts no next word, or has too few words that are one token.

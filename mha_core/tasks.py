@@ -90,15 +90,17 @@ class Task:
         return replace(self, prompts=tuple(self._in_proportion(order)[:n]))
 
     def _in_proportion(self, prompts: list[Prompt]) -> list[Prompt]:
-        """Prompts of each value of the `balanced` slice spread evenly over the whole, in their order."""
+        """Prompts of each value of the `balanced` slice spread evenly over the whole, in their order; one of a rare
+        value comes when there are prompts enough for a whole one, so that costly prompts do not delay a first look.
+        """
         if not self.balanced:
             return prompts
         values = [prompt.slices.get(self.balanced, "") for prompt in prompts]
         counts, seen = Counter(values), Counter[str]()
         places = []
         for value in values:
-            places.append((seen[value] + 0.5) / counts[value])
             seen[value] += 1
+            places.append(seen[value] / counts[value])
         return [prompts[i] for i in sorted(range(len(prompts)), key=places.__getitem__)]
 
 
