@@ -11,6 +11,7 @@ from mha_core.export import to_csv as view_csv
 from mha_core.export import to_json as view_json
 from mha_core.paired import LEVEL, MIN_CLUSTERS, N_BOOTSTRAP, N_FLIPS
 from mha_core.scores import METRICS
+from mha_core.text_table import table
 from mha_core.view import View
 from mha_core.views import model_provenance
 
@@ -117,13 +118,13 @@ def as_text(result: Evaluation) -> str:
         rows = [_cells(result.compared(metric)[number], metric) for metric in result.metrics]
         header = ("", "clean", "changed", "difference", "95 % interval", "p", "p (Holm)", "random heads")
         controls = [_controls(result.control_effects(number, metric)) for metric in result.metrics]
-        lines += _table([header, *((*row, control) for row, control in zip(rows, controls, strict=True))])
+        lines += table([header, *((*row, control) for row, control in zip(rows, controls, strict=True))])
         metric = result.metrics[1]
         slices = [item for item in result.by_slice(metric) if item.plan == number]
         body = [(f"{item.slice}: {item.value}", str(item.difference.n), *_cells(item, "")[1:5])
                 for item in slices]  # fmt: skip
         if body:
-            lines += ["", *_table([(f"{metric} by slice", "prompts", "clean", "changed", "difference", "95 % interval"),
+            lines += ["", *table([(f"{metric} by slice", "prompts", "clean", "changed", "difference", "95 % interval"),
                                    *body])]  # fmt: skip
     return "\n".join(lines) + "\n"
 
@@ -151,12 +152,3 @@ def _p(value: float | None) -> str:
 
 def _controls(effects: Sequence[float]) -> str:
     return f"{min(effects):+.3f} to {max(effects):+.3f} ({len(effects)} sets)" if effects else "none"
-
-
-def _table(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return [
-        "  " + "  ".join(cell.ljust(width) if not place else cell.rjust(width)
-                         for place, (cell, width) in enumerate(zip(row, widths, strict=True))).rstrip()
-        for row in rows
-    ]  # fmt: skip
