@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import textwrap
 
 from mha_core.cli.terminal import (
     Bar,
@@ -21,13 +22,14 @@ from mha_core.known_scores import described_tasks
 from mha_core.report_html import report_html
 from mha_core.task_files import LIMITS
 
+_FILE = f"\n{'':19}".join(textwrap.wrap(f".csv, .jsonl or .json. {LIMITS}", 100))
 HELP = f"""\
 Switch heads off and measure a task: many prompts, each with a right and a wrong answer, overall and by slice. Beside
 each plan stand as many other heads taken at random: only what they do not do speaks for these heads.
 
 tasks
 {described_tasks()}
-  a file           .csv, .jsonl or .json. {LIMITS}
+  a file           {_FILE}
 
 how to read it
   difference       changed minus clean, per prompt, averaged; its interval resamples templates, not prompts

@@ -103,7 +103,7 @@ def store_of(chosen: argparse.Namespace) -> ResultStore | None:
 
 def add_task_options(command: argparse.ArgumentParser, n: int, required: bool = True) -> None:
     """--task, --n, --seed and --no-cache."""
-    command.add_argument("--task", required=required, help=f"{', '.join(task_names())}, or a .csv, .jsonl or .json file")
+    command.add_argument("--task", required=required, help=f"{', '.join(task_names())}, or a file")
     command.add_argument("--n", type=positive, default=n, help=f"prompts (default {n})")
     command.add_argument("--seed", type=natural, default=0, help="of prompts, random heads and resampling (default 0)")
     command.add_argument(
