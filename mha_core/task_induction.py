@@ -14,7 +14,7 @@ from mha_core.task_words_by_frequency import FREQUENT, RARE
 from mha_core.tasks import Prompt, Task, TaskError
 
 # Distance in tokens -> prompts. A long one costs as much as dozens of short ones, so that there are fewer.
-DISTANCES = {8: 90, 32: 90, 128: 80, 384: 28, 1024: 12}
+DISTANCES = {8: 90, 32: 90, 128: 80, 384: 30, 1024: 10}
 SHOWN_AGAIN = 4
 BEFORE = 8  # at most, of tokens before those that come again
 _WORD = re.compile(r"^ [a-z]{3,}$")
