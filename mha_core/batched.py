@@ -1,6 +1,6 @@
 """Many prompts through a model under one plan, in length buckets: equal to one run per prompt.
 
-Measured per prompt are logits at the place of the answer, and of sentence pairs their cosines.
+Measured per prompt are logits at the places of the answer, and of sentence pairs their cosines: see `scores.py`.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cosine_similarity, cross_entropy
+from torch.nn.functional import cross_entropy
 
 from mha_core.backend import Call
 from mha_core.interventions import Interventions
-from mha_core.metrics import sentence_embedding
 from mha_core.model import Model
 from mha_core.pretrained import PretrainedModel
+from mha_core.questions import Question
 from mha_core.run_inputs import RunInputs, batch_arguments
-from mha_core.tasks import Question
+from mha_core.scores import Scores, read_out, scores_of, token_scores
 
 MAX_ROWS, MAX_POSITIONS = 16, 2048  # of a batch: more rows are no faster on a processor, and memory grows
 _LOGIT_ROWS = 256
@@ -31,24 +31,25 @@ def ask(
 ) -> list[Row]:
     """What a model says to each question under a plan, in order.
 
-    Words: `accuracy` (1: the target is above the foil, or above every other word), `logit_diff` (target minus foil;
-    minus the best other word where there is no foil), `log_prob` of the target in nats, and for models of the next
-    word `loss`, the mean loss of the prompt's own tokens in nats. Sentences: `accuracy` (1: the target is nearer),
-    `cosine` with the target, `foil_cosine`, `cosine_diff`. on_batch: told how many prompts each batch did; what it
-    raises ends the work.
+    Those of `scores_of`, and for models of the next word `loss`, the mean loss of the prompt's own tokens in nats.
+    on_batch: told how many prompts each batch did; what it raises ends the work.
 
     Raises:
         InterventionError: a plan that this model or one of the prompts cannot carry out.
     """
     rows: list[Row] = [{} for _ in questions]
-    for numbers in buckets([max(map(_length, q.texts)) for q in questions], _shared(plan)):
+    for numbers in batches(model, questions, plan):
         asked = [questions[number] for number in numbers]
-        similar = len(asked[0].texts) > 1
-        found = _similarities(model, asked, plan) if similar else _words(model, asked, plan)
+        found = (_similarities if asked[0].compares_sentences else _words)(model, asked, plan)
         for number, row in zip(numbers, found, strict=True):
             rows[number] = row
         on_batch(len(numbers))
     return rows
+
+
+def batches(model: Model, questions: Sequence[Question], plan: Interventions) -> Iterator[list[int]]:
+    """Which questions run together, by number."""
+    return buckets([max(map(_length, q.texts)) for q in questions], _shared(plan, model))
 
 
 def buckets(lengths: Sequence[int], shared: str) -> Iterator[list[int]]:
@@ -67,15 +68,17 @@ def buckets(lengths: Sequence[int], shared: str) -> Iterator[list[int]]:
         yield batch
 
 
-def _shared(plan: Interventions) -> str:
+def _shared(plan: Interventions, model: Model) -> str:
     """How alike prompts must be for the plan to be the same edits for all of them."""
     if any(item.kind == "resample" or item.reference == "sentence" for item in plan.ablations):
         return "single"
-    return "equal" if plan.knockouts or any(item.positions for item in plan.ablations) else "padded"
+    if not plan.knockouts and not any(item.positions for item in plan.ablations):
+        return "padded"
+    return "single" if model.kind == "seq2seq" else "equal"  # there two lengths would have to be equal
 
 
 def _length(inputs: RunInputs) -> int:
-    return len(inputs.tokens)
+    return len(inputs.tokens) + (len(inputs.source) if inputs.source else 0)
 
 
 def _hidden(model: Model, inputs: Sequence[RunInputs], plan: Interventions) -> list[Tensor]:
@@ -87,14 +90,15 @@ def _hidden(model: Model, inputs: Sequence[RunInputs], plan: Interventions) -> l
     model.call_in(call, *batch_arguments(list(inputs), model.padding_id))
     resolved.applied(call.applied, call.blocked)
     assert call.hidden is not None
-    return [hidden[: _length(item)] for hidden, item in zip(call.hidden, inputs, strict=True)]
+    return [hidden[: len(item.tokens)] for hidden, item in zip(call.hidden, inputs, strict=True)]
 
 
 @torch.inference_mode()
 def _words(model: Model, asked: Sequence[Question], plan: Interventions) -> list[Row]:
     hidden = _hidden(model, [question.texts[0] for question in asked], plan)
-    logits = model.logits_of(torch.stack([h[q.position] for h, q in zip(hidden, asked, strict=True)]))
-    rows = [_word_row(line, question) for line, question in zip(logits.float(), asked, strict=True)]
+    states = [read_out(q, h[None])[0] for h, q in zip(hidden, asked, strict=True)]  # each [answer, d_model]
+    logits = model.logits_of(torch.cat(states)).float().split([len(state) for state in states])
+    rows = [_row(token_scores(line[None], question)) for line, question in zip(logits, asked, strict=True)]
     if model.kind == "causal-lm":
         losses = _losses(model, hidden, [question.texts[0].tokens.ids for question in asked])
         for row, loss in zip(rows, losses, strict=True):
@@ -102,16 +106,8 @@ def _words(model: Model, asked: Sequence[Question], plan: Interventions) -> list
     return rows
 
 
-def _word_row(logits: Tensor, question: Question) -> Row:
-    target = float(logits[question.target])
-    if question.foil is not None:
-        foil = float(logits[question.foil])
-    else:
-        others = logits.clone()
-        others[question.target] = float("-inf")
-        foil = float(others.max())
-    log_prob = float(logits.log_softmax(-1)[question.target])
-    return {"accuracy": float(target > foil), "logit_diff": target - foil, "log_prob": log_prob}
+def _row(scores: Scores) -> Row:
+    return {name: float(values[0]) for name, values in scores.items()}
 
 
 def _losses(model: Model, hidden: Sequence[Tensor], ids: Sequence[Sequence[int]]) -> list[float]:
@@ -131,13 +127,9 @@ def _similarities(model: Model, asked: Sequence[Question], plan: Interventions) 
     columns: list[list[Tensor]] = []
     for column in range(3):
         inputs = [question.texts[column] for question in asked]
-        embeddings: list[Tensor] = [torch.empty(0)] * len(inputs)
-        for numbers in buckets([_length(item) for item in inputs], _shared(plan)):
+        states: list[Tensor] = [torch.empty(0)] * len(inputs)
+        for numbers in buckets([_length(item) for item in inputs], _shared(plan, model)):
             for number, hidden in zip(numbers, _hidden(model, [inputs[n] for n in numbers], plan), strict=True):
-                embeddings[number] = sentence_embedding(hidden)
-        columns.append(embeddings)
-    rows = []
-    for text, target, foil in zip(*columns, strict=True):
-        near, far = float(cosine_similarity(text, target, dim=0)), float(cosine_similarity(text, foil, dim=0))
-        rows.append({"accuracy": float(near > far), "cosine_diff": near - far, "cosine": near, "foil_cosine": far})
-    return rows
+                states[number] = read_out(asked[number], hidden[None])
+        columns.append(states)
+    return [_row(scores_of(model, q, list(states))) for q, *states in zip(asked, *columns, strict=True)]

@@ -7,27 +7,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mha_core.batched import Row, ask
+from mha_core.batched import Row
 from mha_core.interventions import AttentionKnockout, HeadAblation, HeadRef, InterventionError, Interventions
+from mha_core.jobs import Engine
+from mha_core.measuring import Counter, Measuring
 from mha_core.model import Model, ModelDetails
 from mha_core.paired import Interval, auc_terms, cluster_interval, holm, sign_flip_p
-from mha_core.tasks import Question, Refused, Task, TaskError, questions_for
+from mha_core.questions import Question, chosen_questions
+from mha_core.result_store import ResultStore
+from mha_core.scores import METRICS
+from mha_core.tasks import Refused, Task
 from mha_core.variants import every_head
 
-METRICS = {
-    "accuracy": "share of prompts whose target is above the foil (without foils: above every other word)",
-    "logit_diff": "the target's logit minus the foil's (without foils: minus the best other word's)",
-    "log_prob": "log-probability of the target, in nats",
-    "loss": "mean loss of the prompt's own tokens, in nats: what the plan does to reading as such",
-    "cosine_diff": "cosine with the target sentence minus cosine with the foil",
-    "cosine": "cosine with the target sentence",
-    "auc": "AUC: how often a target is nearer than a foil, over all pairs of prompts",
-}
 FIRST, N_CONTROLS = 24, 5
 Progress = Callable[[int, int], None]
 
@@ -159,21 +155,15 @@ def _column(rows: Sequence[Row], metric: str, places: Sequence[int]) -> NDArray[
     return np.array([rows[i][metric] for i in places])
 
 
-@dataclass
-class _Scores:
-    """Rows of one plan, growing."""
-
-    plan: Interventions
-    rows: list[Row] = field(default_factory=list)
-
-
 def evaluate(
     model: Model, task: Task, plans: Sequence[Interventions], *, n: int | None = None, seed: int = 0,
-    n_controls: int = N_CONTROLS, progress: Progress | None = None,
+    n_controls: int = N_CONTROLS, store: ResultStore | None = None, engine: Engine | None = None,
+    progress: Progress | None = None,
 ) -> Evaluation:  # fmt: skip
     """Measure plans on a task. Arguments, errors: `evaluation_steps`, whose last result this is."""
     last = None
-    for step in evaluation_steps(model, task, plans, n=n, seed=seed, n_controls=n_controls, progress=progress):
+    for step in evaluation_steps(model, task, plans, n=n, seed=seed, n_controls=n_controls, store=store,
+                                 engine=engine, progress=progress):  # fmt: skip
         last = step
     assert last is not None
     return last
@@ -181,14 +171,16 @@ def evaluate(
 
 def evaluation_steps(
     model: Model, task: Task, plans: Sequence[Interventions], *, n: int | None = None, seed: int = 0,
-    n_controls: int = N_CONTROLS, first: int = FIRST, progress: Progress | None = None,
+    n_controls: int = N_CONTROLS, first: int = FIRST, store: ResultStore | None = None, engine: Engine | None = None,
+    progress: Progress | None = None,
 ) -> Generator[Evaluation]:  # fmt: skip
     """Measure plans on a task, result by result: on `first` prompts, then on twice as many, and so on to n.
 
     Args:
         plans: what is changed; () measures the clean model alone.
         n: prompts, None: all. seed: chooses them, their order, the random heads, and the resampling.
-        n_controls: sets of random heads per plan.
+        n_controls: sets of random heads per plan. first: prompts of the first result.
+        store: where finished batches are kept and found again; None: nowhere. engine: who runs them; None: here.
         progress: called with (prompts run, in all, over all plans and controls). What it raises ends the work; what
             was yielded before stays good.
 
@@ -199,41 +191,24 @@ def evaluation_steps(
     plans = tuple(plans)
     for plan in plans:
         plan.validated_for(model.sites)  # before texts are made into tokens: a wrong head is told at once
-    usable, refused = questions_for(model, task)
-    by_prompt = {id(question.prompt): question for question in usable}
-    kept = replace(task, prompts=tuple(question.prompt for question in usable)).sample(n, seed)
-    questions = tuple(by_prompt[id(prompt)] for prompt in kept.prompts)
-    if not questions:
-        why = f" {refused[0].reason}" if refused else ""
-        raise TaskError(f"No prompt of “{task.title}” can be used with {model.details.title}.{why}")
+    questions, refused = chosen_questions(model, task, n, seed)
     drawn = tuple(random_plans(model, plan, n_controls, seed) for plan in plans)
     unique = dict.fromkeys([Interventions(), *plans, *(plan for group in drawn for plan in group)])
-    scores = {plan: _Scores(plan) for plan in unique}
-    counter = _Counter(progress, len(scores) * len(questions))
+    scores: dict[Interventions, list[Row]] = {plan: [] for plan in unique}
+    counter = Counter(progress, len(scores) * len(questions))
+    measuring = Measuring.of(model, store, engine)
     done = 0
     while done < len(questions):
         part = questions[done : max(first, 2 * done)]
-        for item in scores.values():
-            item.rows += ask(model, part, item.plan, counter.add)
+        for plan, rows in measuring.rows(list(scores), part, counter.add).items():
+            scores[plan] += rows
         done += len(part)
         yield Evaluation(
-            task, model.details, model.name, plans, questions, refused, tuple(scores[Interventions()].rows),
-            tuple(tuple(scores[plan].rows) for plan in plans), drawn,
-            tuple(tuple(tuple(scores[plan].rows) for plan in group) for group in drawn), len(questions), seed,
+            task, model.details, model.name, plans, questions, refused, tuple(scores[Interventions()]),
+            tuple(tuple(scores[plan]) for plan in plans), drawn,
+            tuple(tuple(tuple(scores[plan]) for plan in group) for group in drawn), len(questions), seed,
             time.perf_counter() - started,
         )  # fmt: skip
-
-
-class _Counter:
-    """Prompts run so far, told to whoever watches."""
-
-    def __init__(self, progress: Progress | None, total: int) -> None:
-        self.progress, self.total, self.done = progress, total, 0
-
-    def add(self, n: int) -> None:
-        self.done += n
-        if self.progress is not None:
-            self.progress(self.done, self.total)
 
 
 def random_plans(model: Model, plan: Interventions, n: int, seed: int) -> tuple[Interventions, ...]:

@@ -99,3 +99,12 @@ def cluster_sums(values: ArrayLike, clusters: Sequence[str]) -> tuple[NDArray[np
     numbers = {name: i for i, name in enumerate(dict.fromkeys(clusters))}
     places = np.array([numbers[name] for name in clusters])
     return np.bincount(places, weights=array).astype(np.float64), np.bincount(places).astype(np.float64)
+
+
+def halves(clusters: Sequence[str], seed: int = 0) -> tuple[list[int], list[int]]:
+    """Places of the values in one half of the clusters and in the other: no cluster is in both."""
+    names = list(dict.fromkeys(clusters))
+    order = np.random.default_rng(seed).permutation(len(names))
+    first = {names[place] for place in order[: len(names) // 2].tolist()}
+    places = range(len(clusters))
+    return [p for p in places if clusters[p] in first], [p for p in places if clusters[p] not in first]

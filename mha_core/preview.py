@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mha_core.backend import Call, SlotKey
-from mha_core.interventions import HeadAblation, InterventionError
+from mha_core.interventions import HeadAblation, InterventionError, Interventions
 from mha_core.model import Model
 from mha_core.outcomes import FLAT, Outcome, outcome_of, predicted_position
 from mha_core.own_layer import OwnLayerModel
@@ -86,7 +86,7 @@ def head_ablation_preview(
     ablation = ablation_of(model, inputs, None, kind, reference, source, positions, site)
     site = ablation.heads[0].site
     values = model.replacements(inputs, ablation)
-    hidden, outputs = _forward(model, inputs)
+    hidden, outputs = forward_with_gradients(model, inputs)
     outcome, note = _outcome(model, inputs, hidden.detach(), metric, answers, other)
     slots = [(site, layer) for layer in range(model.sites[site].n_layers)]
     gradients = torch.autograd.grad(
@@ -95,22 +95,29 @@ def head_ablation_preview(
     estimates = np.zeros((len(slots), model.sites[site].n_heads))
     for (_, layer), gradient in zip(slots, gradients, strict=True):
         if gradient is not None:  # None: nothing that the metric reads depends on this layer
-            estimates[layer] = _first_order(outputs[site, layer][0], gradient[0], layer, ablation, values)
+            estimates[layer] = first_order(outputs[site, layer][0], gradient[0], layer, ablation, values)
     return HeadPreview(
         estimates, outcome.baseline, outcome.name, kind, site, outcome.answers, time.perf_counter() - started, note=note
     )
 
 
-def _forward(model: Model, inputs: RunInputs) -> tuple[Tensor, dict[SlotKey, Tensor]]:
-    """Final hidden states [position, d_model] and every z [1, head, query, d_head], with the graph between them."""
+def forward_with_gradients(
+    model: Model, inputs: RunInputs, plan: Interventions | None = None
+) -> tuple[Tensor, dict[SlotKey, Tensor]]:
+    """Final hidden states [position, d_model] and every z [1, head, query, d_head], with the graph between them.
+
+    plan: what is changed in this run already; our own layer takes none.
+    """
     _require_memory(model, inputs)
     if isinstance(model, PretrainedModel):
-        call = Call(model.slots, record=False, gradients=True)
+        edits = model.resolved(inputs, plan).edits if plan else {}
+        call = Call(model.slots, edits, record=False, gradients=True)
         with torch.inference_mode(False), torch.enable_grad():
             model.call_in(call, *batch_arguments([inputs]), gradients=True)
             assert call.hidden is not None
             return call.hidden[0], call.outputs
-    assert isinstance(model, OwnLayerModel)
+    if plan or not isinstance(model, OwnLayerModel):
+        raise InterventionError("First-order estimates beside a plan are for pretrained models.")
     clean = model.run_prepared(inputs)
     with torch.inference_mode(False), torch.enable_grad():
         z = clean.head_outputs(0).clone()[None].requires_grad_()
@@ -175,7 +182,7 @@ def top_two(model: Model, inputs: RunInputs, hidden: Tensor) -> tuple[str, str]:
     raise InterventionError("None of the likeliest words can be named as one token; give two answers to compare.")
 
 
-def _first_order(
+def first_order(
     z: Tensor, gradient: Tensor, layer: int, ablation: HeadAblation, values: Mapping[SlotKey, Tensor] | None
 ) -> NDArray[np.float64]:
     """Σ gradient · (replacement − z) of each head of a layer, [head]. z, gradient: [head, query, d_head]."""

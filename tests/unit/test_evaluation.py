@@ -12,7 +12,10 @@ from torch.nn.functional import cosine_similarity
 from mha_core import AttentionKnockout, HeadAblation, HeadRef, InterventionError, Interventions, Model, load_model
 from mha_core.batched import ask, buckets
 from mha_core.evaluation import Evaluation, evaluate, evaluation_steps, plans_of, random_plans
-from mha_core.tasks import Prompt, Task, TaskError, built_in, questions_for
+from mha_core.evaluation_report import as_text
+from mha_core.questions import questions_for
+from mha_core.task_sets import built_in
+from mha_core.tasks import Prompt, Task, TaskError
 from tests.tiny import SENTENCES, tiny_model_dir
 
 PLANS = {
@@ -60,9 +63,9 @@ def test_a_batch_equals_one_run_per_prompt(models: dict[str, Model], family: str
     for question, row in zip(questions[:18], rows, strict=True):
         logits = model.run_prepared(question.texts[0], PLANS[plan]).logits
         assert logits is not None
-        line = logits[question.position]
-        assert row["logit_diff"] == pytest.approx(float(line[question.target] - line[question.foil or 0]), abs=1e-5)
-        assert row["log_prob"] == pytest.approx(float(line.log_softmax(-1)[question.target]), abs=1e-5)
+        line, target, foil = logits[question.positions[0]], question.targets[0], question.foils[0]
+        assert row["logit_diff"] == pytest.approx(float(line[target] - line[foil]), abs=1e-5)
+        assert row["log_prob"] == pytest.approx(float(line.log_softmax(-1)[target]), abs=1e-5)
         if model.kind == "causal-lm":
             ids = torch.tensor(question.texts[0].tokens.ids)
             loss = torch.nn.functional.cross_entropy(logits[:-1], ids[1:])
@@ -170,9 +173,9 @@ def test_without_foils_the_target_must_be_the_most_likely_word(models: dict[str,
         assert logits is not None
         top.append(int(logits[-1].argmax()))
     questions, _ = questions_for(model, replace(task, prompts=task.prompts[:5]))
-    right = [replace(q, target=t, foil=None) for q, t in zip(questions, top, strict=True)]
+    right = [replace(q, targets=(t,), foils=()) for q, t in zip(questions, top, strict=True)]
     assert [row["accuracy"] for row in ask(model, right, Interventions())] == [1.0] * 5
-    wrong = [replace(q, target=(t + 1) % 300, foil=None) for q, t in zip(questions, top, strict=True)]
+    wrong = [replace(q, targets=((t + 1) % 300,), foils=()) for q, t in zip(questions, top, strict=True)]
     assert [row["accuracy"] for row in ask(model, wrong, Interventions())] == [0.0] * 5
 
 
@@ -200,5 +203,54 @@ def test_two_heads_of_smollm2_matter_for_the_indirect_object_at_zero_and_not_at_
     question = found.questions[3]
     logits = model.run(question.prompt.text).logits
     assert logits is not None
-    assert found.clean[3]["logit_diff"] == pytest.approx(float(logits[-1, question.target] - logits[-1, question.foil]),
-                                                         abs=1e-4)  # fmt: skip
+    target, foil = (float(logits[-1, number]) for number in (*question.targets, *question.foils))
+    assert found.clean[3]["logit_diff"] == pytest.approx(target - foil, abs=1e-4)
+
+
+def date_task() -> Task:
+    texts = ("the 3rd of March, 2021", "December 31, 2007", "3.3.2021", "Wednesday, July 25th 1979", "no date at all")
+    targets = ("2021-03-03", "2007-12-31", "2021-04-03", "1979-07-25", "2000-01-01")
+    prompts = [Prompt(text, target, template=text) for text, target in zip(texts, targets, strict=True)]
+    return Task("dates", "Dates", "", tuple(prompts), "sequence")
+
+
+@pytest.mark.parametrize("plan", [Interventions(), Interventions(HeadAblation(["cross.L0H2", "enc.L1H0"])),
+                                  Interventions(HeadAblation(["dec.L0H1"], positions=[-1]))], ids=str)  # fmt: skip
+def test_what_an_encoder_decoder_writes_is_right_where_every_token_is(plan: Interventions) -> None:
+    model = load_model("date-translator")
+    questions, refused = questions_for(model, date_task())
+    assert not refused
+    rows = ask(model, questions, plan)
+    for question, row in zip(questions, rows, strict=True):
+        logits = model.run_prepared(question.texts[0], plan).logits
+        assert logits is not None
+        steps = logits.log_softmax(-1)[range(len(logits)), list(question.targets)]
+        assert row["log_prob"] == pytest.approx(float(steps.sum()), abs=1e-4)
+        assert row["loss"] == pytest.approx(-float(steps.mean()), abs=1e-5)
+    if not plan:
+        written = [model.run(question.prompt.text).tokens.text for question in questions]
+        assert [row["accuracy"] == 1 for row in rows] == [
+            text == question.prompt.target for text, question in zip(written, questions, strict=True)
+        ]
+        assert [row["accuracy"] for row in rows] == [1, 1, 0, 1, 0]
+
+
+def test_a_task_is_refused_by_a_model_of_another_kind(models: dict[str, Model]) -> None:
+    with pytest.raises(TaskError, match="writes no text from a text"):
+        questions_for(models["llama"], date_task())
+    with pytest.raises(TaskError, match="is an encoder-decoder"):
+        questions_for(load_model("date-translator"), word_task())
+
+
+def test_a_terminal_shows_the_ends_of_a_slice_with_many_values(models: dict[str, Model]) -> None:
+    prompts = tuple(
+        Prompt(f"{text[:20]} {text[25:40]}", ",", ".", f"t{i % 6}", {"many": f"v{i % 13}", "few": str(i % 2)})
+        for i, text in enumerate(SENTENCES[:26])
+    )
+    result = evaluate(models["llama"], Task("t", "T", "", prompts), plans_of("L0H1", "zero"), n_controls=0)
+    lines = as_text(result).splitlines()
+    assert sum("many: v" in line for line in lines) == 6
+    assert any("… 7 values of many between" in line for line in lines)
+    assert sum("few: " in line for line in lines) == 2
+    ordered = sorted((i for i in result.by_slice("logit_diff") if i.slice == "many"), key=lambda i: i.difference.mean)
+    assert f"many: {ordered[0].value} " in next(line for line in lines if "many: v" in line)
