@@ -105,7 +105,7 @@
     const started = await new Promise((done) => {
       window.addEventListener(type, (event) => done(event.timeStamp), { capture: true, once: true });
     });
-    let began = null;
+    let heard = null; // the last message that has been dealt with
     let ended = null;
     let painted = null;
     let answered = null;
@@ -116,14 +116,13 @@
         shown = now;
         painted = await afterPaint();
       }
-      if (isRunning()) {
-        began ??= performance.now();
-        ended = null;
-      } else if (began !== null && ended === null) {
+      // A short run can begin and end between two frames; its messages are what shows that there was one.
+      if (!isRunning() && lastMessage() > started && lastMessage() !== heard) {
+        heard = lastMessage();
         ended = performance.now();
         answered = await afterPaint();
       }
-      if (ended !== null && performance.now() - Math.max(ended, painted ?? 0, lastMessage()) > quiet) break;
+      if (ended !== null && !isRunning() && performance.now() - Math.max(ended, painted ?? 0, lastMessage()) > quiet) break;
       if (performance.now() - started > timeout) throw new Error(`no run of the page has ended after ${timeout} ms`);
     }
     const after = (list) => list.filter(([when]) => when >= started);
