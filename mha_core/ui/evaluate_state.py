@@ -10,6 +10,7 @@ from mha_core.scores import METRICS
 MEASURES = ("", *METRICS)
 ORDERS = tuple(_ORDERS)
 IMPORTANCE = ("gradient", "sweep")
+MAX_MEASURED = 12  # plans that are measured together
 OWN = "own"  # the name of an uploaded file's task; the file itself is in no address
 
 

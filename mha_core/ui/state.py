@@ -225,7 +225,7 @@ def _words(text: str) -> tuple[str, ...]:
 
 def _plan_names(text: str) -> tuple[str, ...]:
     items = _json_list(text) or text.split(",")
-    return tuple(item[:MAX_NAME] for item in items if isinstance(item, str) and item)[:MAX_PLANS]
+    return tuple(item[:MAX_NAME] for item in items if isinstance(item, str) and item)[: evaluate_state.MAX_MEASURED]
 
 
 def _cells(text: str) -> tuple[str, ...]:

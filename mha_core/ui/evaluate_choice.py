@@ -1,0 +1,171 @@
+"""The Evaluate page's choices: a task or a file of one's own, how many prompts, and which plans."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any
+
+import streamlit as st
+
+from mha_core.interventions import Interventions
+from mha_core.model import Model
+from mha_core.task_files import EXAMPLE_CSV, LIMITS, OwnTask, read_task
+from mha_core.task_sets import built_in, offered
+from mha_core.tasks import CHANCE, Task, TaskError
+from mha_core.ui.evaluate_plans import plans_to_measure
+from mha_core.ui.evaluate_state import MAX_MEASURED, OWN
+from mha_core.ui.session import bind, current
+from mha_core.ui.state import DEFAULT_KINDS, MAX_NAME
+from mha_core.ui.stores import store
+from mha_core.ui.text import counted, plain
+
+MAX_PROMPTS = 9999
+_UPLOADED = "_own_task"
+
+
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """What the page measures.
+
+    task_name: everything the prompts depend on: a built-in task's name and seed, or a file's hash. n: prompts that are
+    asked for. site: the attention whose heads are swept. plans: by the name that the page calls them.
+    """
+
+    model: Model
+    task: Task
+    task_name: Hashable
+    n: int
+    seed: int
+    site: str
+    plans: dict[str, Interventions]
+
+    def key(self, what: str, *more: Hashable) -> tuple[Hashable, ...]:
+        """What a result is kept by: all that it depends on."""
+        return (what, self.model.name, self.task_name, self.n, self.seed, *more)
+
+
+def choice_card(model: Model, site: str) -> Asked | None:
+    """Draw the choices. None where there is no task yet: the card then says what to do."""
+    with st.container(border=True, key="evaluate_choice"):
+        st.caption(
+            "A task asks the model the same question in many prompts, each with a right answer (its target) and mostly "
+            "a wrong one (its foil). Heads are then switched off, to see on how many prompts that matters."
+        )
+        which, many, seed = st.columns([5, 2, 2], vertical_alignment="bottom")
+        with which:
+            name = _task_choice(model)
+        many.number_input("Prompts", 1, MAX_PROMPTS, step=12, help="More than there are: all.", **bind("prompts"))
+        seed.number_input("Seed", 0, 999_999, help="Of the prompts, their order, random heads and resampling. The same "
+                          "seed gives the same numbers.", **bind("seed"))  # fmt: skip
+        found = _own_task() if name == OWN else _built_in_task(model, name)
+        if found is None:
+            return None
+        task, task_name = found
+        _what_it_measures(task)
+        plans = _plan_choice(model)
+    state = current()
+    return Asked(model, task, task_name, state.prompts, state.seed, site, plans)
+
+
+def _task_choice(model: Model) -> str:
+    """The name of the chosen task; one that this model is not offered gives way to the first."""
+    titles = {**_offered(model), OWN: "A file of your own …"}
+    chosen = current().task if current().task in titles else next(iter(titles))
+    name = st.selectbox("Task", list(titles), format_func=lambda key: plain(titles.get(str(key), str(key))),
+                        **bind("task", to_widget=chosen))  # fmt: skip
+    return str(name or chosen)
+
+
+def _offered(model: Model) -> dict[str, str]:
+    """Name and title of the tasks for a model."""
+    key = ("tasks offered", model.name)
+    kept: dict[str, str] | None = store().peek(key)
+    if kept is None:
+        with st.spinner("Looking which tasks suit this model …"):
+            kept = {task.name: task.title for task in offered(model)}
+        store().keep(key, kept)
+    return kept
+
+
+def _built_in_task(model: Model, name: str) -> tuple[Task, Hashable] | None:
+    seed = current().seed
+    try:
+        task: Task = store().small(("task", model.name, name, seed), lambda: built_in(name, model, seed))
+    except TaskError as error:
+        st.info(plain(str(error)), icon=":material/info:")
+        return None
+    return task, (name, seed)
+
+
+def _own_task() -> tuple[Task, Hashable] | None:
+    """The visitor's own file: kept in their session only, and in no address."""
+    left, right = st.columns([3, 1], vertical_alignment="bottom")
+    upload = left.file_uploader("CSV or JSON lines", type=["csv", "jsonl", "ndjson"], max_upload_size=2, key="own_task")
+    right.download_button("Template", EXAMPLE_CSV, "headscope-task.csv", "text/csv", on_click="ignore",
+                          icon=":material/download:", help="A CSV file to begin with.")  # fmt: skip
+    st.caption(plain(LIMITS))
+    if upload is not None:
+        try:
+            _take_over(upload.name, upload.getvalue())
+        except TaskError as error:
+            st.error(plain(str(error)), icon=":material/error:")
+            return None
+    held: tuple[str, OwnTask] | None = st.session_state.get(_UPLOADED)
+    if held is None:
+        st.info("Choose a file. The page's address will not hold it: who opens the link has to choose it too.",
+                icon=":material/info:")  # fmt: skip
+        return None
+    digest, own = held
+    st.caption(plain(f"{own.task.title}: {counted(len(own.task.prompts), 'prompt')}. The page's address does not hold "
+                     "this file."))  # fmt: skip
+    if own.refused:
+        with st.expander(f"{counted(len(own.refused), 'row')} cannot be used", expanded=True):
+            st.dataframe([{"row": row.row, "text": row.text, "reason": row.reason} for row in own.refused],
+                         hide_index=True, alt="Rows that cannot be used, and why")  # fmt: skip
+    return own.task, (OWN, digest)
+
+
+def _take_over(name: str, data: bytes) -> None:
+    digest = hashlib.sha256(f"{name}\n".encode() + data).hexdigest()
+    held = st.session_state.get(_UPLOADED)
+    if held is None or held[0] != digest:
+        st.session_state[_UPLOADED] = (digest, read_task(data, name))
+
+
+def _what_it_measures(task: Task) -> None:
+    chance = f" Guessing is right in {CHANCE:.0%}." if task.has_foils else ""
+    slices = ", ".join(task.slice_names)
+    known = getattr(task, "known_score", "")
+    st.caption(plain(
+        f"{task.says}{chance} {counted(len(task.prompts), 'prompt')} from {counted(len(task.templates), 'template')}"
+        f"{f'; slices: {slices}' if slices else ''}. {known}".strip()
+    ))  # fmt: skip
+
+
+def _plan_choice(model: Model) -> dict[str, Interventions]:
+    """The plans that are measured: heads typed here, those switched off on the Ablate page, and plans kept there."""
+    heads, ways = st.columns([5, 4], vertical_alignment="bottom")
+    heads.text_input("Heads to switch off", max_chars=MAX_NAME, placeholder="L1H3, L1H5; L2H0", **bind("typed"),
+                     help="Layer and head, counted from 0. Heads with commas go together; a semicolon begins another "
+                     "plan.")  # fmt: skip
+    with ways:
+        st.pills("Switched off by", DEFAULT_KINDS, selection_mode="multi",
+                 help="zero: the head's output becomes 0, which can exaggerate. mean: it becomes the head's average "
+                 "output over reference sentences. At every token.",
+                 **bind("ways", convert=tuple, to_widget=list(current().ways)))  # fmt: skip
+    plans, problems = plans_to_measure(current(), model)
+    for problem in problems:
+        st.warning(plain(problem))
+    if not plans:
+        st.caption("No plan yet: type heads, or switch some off on the Ablate page. The unchanged model can be "
+                   "measured, and every head swept, without one.")  # fmt: skip
+        return {}
+    chosen = [name for name in plans if name not in current().without]
+
+    def left_out(names: Any) -> tuple[str, ...]:
+        return tuple(name for name in plans if name not in names)[:MAX_MEASURED]
+
+    st.multiselect("Plans", list(plans), format_func=plain, **bind("without", convert=left_out, to_widget=chosen))
+    return {name: plans[name] for name in chosen}
