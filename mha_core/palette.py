@@ -41,7 +41,8 @@ SELECTED: dict[Theme, str] = {"light": "#23409f", "dark": "#8fb0ff"}
 
 def series(theme: Theme = "light") -> tuple[str, ...]:
     """Colours of lines or points that are told apart; give each a dash or a marker of its own too."""
-    return SELECTED[theme], ACCENT[theme], SEQUENTIAL[theme][4], "#8a8f98", "#8f5fbf"
+    third = "#0f8f78" if theme == "light" else "#3fc1a5"
+    return SELECTED[theme], ACCENT[theme], third, "#8a8f98", "#8f5fbf" if theme == "light" else "#b48ae0"
 
 
 def sequential(theme: Theme = "light") -> list[str]:

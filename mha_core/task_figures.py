@@ -41,11 +41,12 @@ def plans_figure(
     if drawn:
         figure.add_trace(go.Scatter(
             x=[effect for _, effect in drawn], y=[place for place, _ in drawn], mode="markers", name="random heads",
-            marker={"symbol": "line-ns-open", "size": 11, "color": _QUIET[theme], "line": {"width": 2}},
+            marker={"symbol": "circle-open", "size": 7, "color": _QUIET[theme], "line": {"width": 1.5}},
             hovertemplate="random heads: %{x:+.4f}<extra></extra>",
         ))  # fmt: skip
     figure.add_trace(_dots([item.difference for item in compared], places, "plan", colour, "circle"))
     _rows_layout(figure, [_named(name) for name in names], f"change in {metric}", theme)
+    figure.update_layout(showlegend=bool(drawn))
     return figure
 
 
@@ -211,7 +212,13 @@ def _rows_layout(figure: go.Figure, labels: Sequence[str], title: str, theme: Th
         tickvals=np.arange(len(labels)), ticktext=list(labels), range=[len(labels) - 0.5, -0.5], showgrid=False,
         zeroline=False,
     )  # fmt: skip
-    figure.update_xaxes(title=title, rangemode="tozero", **_lines(theme))
+    ends = [0.0]
+    for trace in figure.data:
+        bars = trace.error_x
+        up, down = (np.zeros(len(trace.x)) if bar is None else np.asarray(bar) for bar in (bars.array, bars.arrayminus))
+        ends += [*(np.asarray(trace.x) + up).tolist(), *(np.asarray(trace.x) - down).tolist()]
+    room = 0.05 * (max(ends) - min(ends)) or 0.05
+    figure.update_xaxes(title=title, range=[min(ends) - room, max(ends) + room], **_lines(theme))
     figure.add_vline(x=0, line_width=1, line_color=_INK[theme])
 
 

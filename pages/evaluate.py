@@ -13,7 +13,6 @@ st.title("Evaluate", anchor=False)
 site_choice(run.trace, site)
 asked = choice_card(run.model, site)
 if asked is not None:
-    evaluate_results.measure_choice()
     names = list(asked.plans)
     evaluation = evaluate_results.results_card(asked)
     if evaluation is not None:

@@ -11,6 +11,7 @@ import streamlit as st
 
 from mha_core.interventions import Interventions
 from mha_core.model import Model
+from mha_core.scores import METRICS
 from mha_core.task_files import EXAMPLE_CSV, LIMITS, OwnTask, read_task
 from mha_core.task_sets import built_in, offered
 from mha_core.tasks import CHANCE, Task, TaskError
@@ -53,12 +54,14 @@ def choice_card(model: Model, site: str) -> Asked | None:
             "A task asks the model the same question in many prompts, each with a right answer (its target) and mostly "
             "a wrong one (its foil). Heads are then switched off, to see on how many prompts that matters."
         )
-        which, many, seed = st.columns([5, 2, 2], vertical_alignment="bottom")
+        which, many, seed, score = st.columns([5, 2, 2, 3], vertical_alignment="bottom")
         with which:
             name = _task_choice(model)
         many.number_input("Prompts", 1, MAX_PROMPTS, step=12, help="More than there are: all.", **bind("prompts"))
         seed.number_input("Seed", 0, 999_999, help="Of the prompts, their order, random heads and resampling. The same "
                           "seed gives the same numbers.", **bind("seed"))  # fmt: skip
+        with score:
+            measure_choice()
         found = _own_task() if name == OWN else _built_in_task(model, name)
         if found is None:
             return None
@@ -73,9 +76,20 @@ def _task_choice(model: Model) -> str:
     """The name of the chosen task; one that this model is not offered gives way to the first."""
     titles = {**_offered(model), OWN: "A file of your own …"}
     chosen = current().task if current().task in titles else next(iter(titles))
-    name = st.selectbox("Task", list(titles), format_func=lambda key: plain(titles.get(str(key), str(key))),
+    name = st.selectbox("Task", list(titles), format_func=lambda key: titles.get(str(key), str(key)),
                         **bind("task", to_widget=chosen))  # fmt: skip
     return str(name or chosen)
+
+
+def measure_choice() -> None:
+    """Which score is drawn, on the whole page."""
+    st.selectbox(
+        "Score",
+        ("", *METRICS),
+        format_func=lambda name: name or "as suits each part",
+        help="; ".join(f"{name}: {says}" for name, says in METRICS.items()),
+        **bind("measure"),
+    )
 
 
 def _offered(model: Model) -> dict[str, str]:
@@ -167,5 +181,5 @@ def _plan_choice(model: Model) -> dict[str, Interventions]:
     def left_out(names: Any) -> tuple[str, ...]:
         return tuple(name for name in plans if name not in names)[:MAX_MEASURED]
 
-    st.multiselect("Plans", list(plans), format_func=plain, **bind("without", convert=left_out, to_widget=chosen))
+    st.multiselect("Plans", list(plans), **bind("without", convert=left_out, to_widget=chosen))
     return {name: plans[name] for name in chosen}

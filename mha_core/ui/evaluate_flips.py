@@ -12,7 +12,7 @@ from mha_core.interventions import Interventions
 from mha_core.questions import Question
 from mha_core.ui.evaluate_plans import onto_ablate_page
 from mha_core.ui.session import update
-from mha_core.ui.text import counted, plain
+from mha_core.ui.text import counted
 
 _PLAN, _PROMPT, _TABLE = "w_flips_plan", "w_flips_prompt", "flips_table"
 _GRADED = ("logit_diff", "cosine_diff")
@@ -50,7 +50,7 @@ def flips_card(result: Evaluation, names: list[str]) -> None:
         )
         if st.session_state.get(_PLAN) not in names:
             st.session_state[_PLAN] = names[0]
-        name = st.selectbox("Plan", names, format_func=plain, key=_PLAN)
+        name = st.selectbox("Plan", names, key=_PLAN)
         number = names.index(name) if name in names else 0
         found = flips(result, number)
         if not found:
@@ -82,7 +82,7 @@ def _table(found: list[Flip], part: str) -> None:
 
     numbers = {name: st.column_config.NumberColumn(format="%.3f") for name in ("before", "after")}
     st.dataframe(
-        rows, hide_index=True, key=key, on_select=chosen, selection_mode="single-row", height=280,
+        rows, hide_index=True, key=key, on_select=chosen, selection_mode="single-row", height=min(280, 40 + 35 * len(rows)),
         column_config={**numbers, "prompt": st.column_config.TextColumn(width="large")}, alt="Prompts that turned",
     )  # fmt: skip
 
@@ -92,7 +92,7 @@ def _one(found: list[Flip], plan: Interventions, name: str) -> None:
     if st.session_state.get(_PROMPT) not in places:
         st.session_state[_PROMPT] = 0
     place = st.selectbox("Prompt", places, key=_PROMPT,
-                         format_func=lambda number: plain(found[number].question.prompt.text[:120]))  # fmt: skip
+                         format_func=lambda number: found[number].question.prompt.text[:120])  # fmt: skip
     question = found[place or 0].question
     with st.container(horizontal=True):
         if st.button("Its maps, on the Heads page", key="flip_heads", icon=":material/grid_view:"):

@@ -47,7 +47,9 @@ def layer_labels(shape: tuple[int, int]) -> tuple[list[str], list[str]]:
 
 def click_choice() -> None:
     """What a click on a head of a map does."""
-    st.segmented_control("A click on a head", (SWITCHES, OPENS), default=SWITCHES, required=True, key=CLICK_KEY)
+    st.segmented_control(
+        "A click on a head", (SWITCHES, OPENS), wrap=True, default=SWITCHES, required=True, key=CLICK_KEY
+    )
 
 
 def on_head(site: str) -> Callable[[int, int], None]:
@@ -70,7 +72,7 @@ def chosen_head(model: Model, site: str, questions: Sequence[Question]) -> None:
     head = HeadRef(min(current().layer, shape.n_layers - 1), min(current().head, shape.n_heads - 1), site)
     shown = list(questions[:_MOST_PROMPTS])
     number = st.selectbox("In the prompt", range(len(shown)), key="w_task_prompt",
-                          format_func=lambda place: plain(shown[place].prompt.text[:90]))  # fmt: skip
+                          format_func=lambda place: shown[place].prompt.text[:90])  # fmt: skip
     question = shown[number or 0]
     inputs = question.texts[0]
     tokens, target = (inputs.source, inputs.tokens) if inputs.source is not None else (inputs.tokens, None)

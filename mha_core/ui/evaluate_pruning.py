@@ -24,7 +24,7 @@ from mha_core.ui.stores import store
 from mha_core.ui.text import counted, plain
 from mha_core.ui.theme import theme
 
-_SOURCES = {"gradient": "Michel's gradient score (an estimate)", "sweep": "the exact sweep above"}
+_SOURCES = {"gradient": "gradient", "sweep": "exact sweep"}
 _NAMES = {"ascending": "least important first", "recomputed": "recomputed", "reverse": "most important first",
           "random": "at random"}  # fmt: skip
 _REDRAWN = 1.0  # seconds between two pictures of growing curves, at least
@@ -41,11 +41,12 @@ def pruning_card(asked: Asked, sweep: TaskSweep | None) -> Pruning | None:
             "is measured on the other. Bands are 95 % intervals over templates; at random, the range of three draws."
         )
         with st.container(horizontal=True, vertical_alignment="bottom"):
-            st.pills("Order", list(ORDERS), selection_mode="multi", format_func=_NAMES.__getitem__,
-                     help="; ".join(f"{_NAMES[name]}: {says}" for name, says in ORDERS.items()),
+            st.pills("Order", list(ORDERS), selection_mode="multi", format_func=_NAMES.__getitem__, wrap=True,
+                     help="recomputed: least important first, where importance is computed again after every tenth.",
                      **bind("orders", convert=tuple, to_widget=list(current().orders)))  # fmt: skip
             st.segmented_control("Importance from", list(_SOURCES), format_func=_SOURCES.__getitem__, required=True,
-                                 **bind("order_by"))  # fmt: skip
+                                 help="gradient: Michel's score, an estimate from one backward pass per prompt. exact "
+                                 "sweep: how much the score falls without each head, from the card above.", **bind("order_by"))  # fmt: skip
             wanted = st.button("Remove heads step by step", key="prune", type="primary", icon=":material/play_arrow:",
                                disabled=not current().orders)  # fmt: skip
         st.caption(f"Switched off by: {current().way}, as chosen above the sweep.")
@@ -135,12 +136,12 @@ def _slices(pruning: Pruning, key: Hashable) -> None:
     st.markdown("**By slice: for which prompts does it break first?**")
     with st.container(horizontal=True, vertical_alignment="bottom"):
         orders = _orders(pruning)
-        order = st.segmented_control("Order of the curve", orders, default=orders[0], required=True,
-                                     format_func=_NAMES.__getitem__, key="w_prune_slices")  # fmt: skip
-        name = slice_choice(list(slices), "pruning")
-    groups = slices[name or next(iter(slices))]
-    figure = pruning_slices_figure(pruning, order if order in orders else orders[0], pruning_metric(pruning),
-                                   dict(sorted(groups.items())), theme())  # fmt: skip
+        if st.session_state.get("w_prune_slices") not in orders:
+            st.session_state["w_prune_slices"] = orders[0]
+        order = st.selectbox("Heads go", orders, format_func=_NAMES.__getitem__, key="w_prune_slices", width=260)
+        name = slice_choice(list(slices), "pruning", all_too=False)
+    groups = dict(sorted(slices[name].items()))
+    figure = pruning_slices_figure(pruning, order or orders[0], pruning_metric(pruning), groups, theme())
     st.plotly_chart(figure, key="pruning_slices", theme=None, config=CHART, alt="Pruning curve of each slice")
 
 

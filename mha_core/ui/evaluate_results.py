@@ -26,15 +26,6 @@ Place = st.delta_generator.DeltaGenerator
 _NUMBER = st.column_config.NumberColumn(format="%.4f")
 
 
-def measure_choice() -> None:
-    """Which score is drawn, on the whole page."""
-    options = ("", *METRICS)
-    st.selectbox(
-        "Score", options, format_func=lambda name: name or "as suits each part",
-        help="; ".join(f"{name}: {says}" for name, says in METRICS.items()), width=260, **bind("measure"),
-    )  # fmt: skip
-
-
 def metric_of(available: Sequence[str], usual: int = 0) -> str:
     """The chosen score where a result has it, else the usual one."""
     chosen = current().measure
@@ -141,16 +132,17 @@ def _slices(result: Evaluation, names: Sequence[str], key: Hashable) -> None:
     )  # fmt: skip
 
 
-def slice_choice(slices: Sequence[str], part: str) -> str:
+def slice_choice(slices: Sequence[str], part: str, all_too: bool = True) -> str:
     """The slice that is drawn; "" for all. One choice for the whole page, with a control in each part that has slices.
 
-    part: names the control.
+    part: names the control. all_too: whether all slices can be drawn together there.
     """
-    chosen = current().part_of if current().part_of in slices else ""
+    options = ["", *slices] if all_too else list(slices)
+    chosen = current().part_of if current().part_of in options else options[0]
     bound = bind("part_of", to_widget=chosen)
     if part != "plans":  # a second control of the same choice needs a key of its own
         bound = bind_as("part_of", f"w_part_of_{part}", chosen)
-    st.selectbox("Slice", ["", *slices], format_func=lambda name: plain(name) if name else "all", width=260, **bound)
+    st.selectbox("Slice", options, format_func=lambda name: name or "all", width=260, **bound)
     return chosen
 
 

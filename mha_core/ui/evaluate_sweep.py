@@ -214,7 +214,7 @@ def slice_grid(
 ) -> tuple[np.ndarray, list[str], list[int]]:  # fmt: skip
     """Mean effects of the strongest heads by slice [slice, head], the slices' names, and the heads' places."""
     places = [place for _, place in found.ranking(sweep.heads, _TOP)]
-    names = [f"{part.slice}: {part.value} ({part.n})" for part in parts]
+    names = [f"{part.value} · {part.slice} ({part.n})" for part in parts]
     return np.array([part.mean[places] for part in parts]), names, places
 
 
