@@ -82,7 +82,8 @@ def _table(found: list[Flip], part: str) -> None:
 
     numbers = {name: st.column_config.NumberColumn(format="%.3f") for name in ("before", "after")}
     st.dataframe(
-        rows, hide_index=True, key=key, on_select=chosen, selection_mode="single-row", height=min(280, 40 + 35 * len(rows)),
+        rows, hide_index=True, key=key, on_select=chosen, selection_mode="single-row",
+        height=min(280, 40 + 35 * len(rows)),
         column_config={**numbers, "prompt": st.column_config.TextColumn(width="large")}, alt="Prompts that turned",
     )  # fmt: skip
 

@@ -44,9 +44,11 @@ def pruning_card(asked: Asked, sweep: TaskSweep | None) -> Pruning | None:
             st.pills("Order", list(ORDERS), selection_mode="multi", format_func=_NAMES.__getitem__, wrap=True,
                      help="recomputed: least important first, where importance is computed again after every tenth.",
                      **bind("orders", convert=tuple, to_widget=list(current().orders)))  # fmt: skip
-            st.segmented_control("Importance from", list(_SOURCES), format_func=_SOURCES.__getitem__, required=True,
-                                 help="gradient: Michel's score, an estimate from one backward pass per prompt. exact "
-                                 "sweep: how much the score falls without each head, from the card above.", **bind("order_by"))  # fmt: skip
+            st.segmented_control(
+                "Importance from", list(_SOURCES), format_func=_SOURCES.__getitem__, required=True, wrap=True,
+                help="gradient: Michel's score, an estimate from one backward pass per prompt. exact sweep: how much "
+                "the score falls without each head, from the card above.", **bind("order_by"),
+            )  # fmt: skip
             wanted = st.button("Remove heads step by step", key="prune", type="primary", icon=":material/play_arrow:",
                                disabled=not current().orders)  # fmt: skip
         st.caption(f"Switched off by: {current().way}, as chosen above the sweep.")
@@ -56,9 +58,10 @@ def pruning_card(asked: Asked, sweep: TaskSweep | None) -> Pruning | None:
             return None
         ranked_by = sweep if by_sweep else None
         key = pruning_key(asked, ranked_by)
-        place = st.empty()
+        progress, place = st.container(), st.empty()
         if wanted:
-            _prune(asked, ranked_by, key, place)
+            with progress:
+                _prune(asked, ranked_by, key, place)
         pruning: Pruning | None = store().result(key)
         if pruning is not None:
             with place.container():

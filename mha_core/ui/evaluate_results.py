@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Generator, Hashable, Mapping, Sequence
 from typing import Any
 
 import streamlit as st
 
 from mha_core.evaluation import Comparison, Evaluation, evaluation_steps
-from mha_core.interventions import InterventionError
+from mha_core.interventions import InterventionError, Interventions
 from mha_core.result_store import default_store
 from mha_core.scores import METRICS
 from mha_core.task_figures import plans_figure, slices_figure
@@ -44,9 +44,10 @@ def results_card(asked: Asked) -> Evaluation | None:
         )
         label = "Measure the plans" if asked.plans else "Measure the unchanged model"
         wanted = st.button(label, key="measure_plans", type="primary", icon=":material/play_arrow:")
-        place = st.empty()
+        progress, place = st.container(), st.empty()
         if wanted:
-            _measure(asked, key, place)
+            with progress:
+                _measure(asked, key, place)
         result: Evaluation | None = store().result(key)
         if result is not None:
             with place.container():
@@ -61,24 +62,42 @@ def evaluation_key(asked: Asked) -> tuple[Hashable, ...]:
 
 
 def _measure(asked: Asked, key: Hashable, place: Place) -> None:
-    """Measure, drawing what is known so far; what was done stays when it is stopped."""
+    """Measure, drawing what is known so far; what was done stays when it is stopped.
+
+    The first mean on a model takes a while of its own: plans without one are asked a few prompts before that.
+    """
     try:
-        for reference in dict.fromkeys(item.reference for plan in asked.plans.values() for item in plan.ablations
-                                       if item.kind == "mean" and item.reference != "sentence"):  # fmt: skip
-            if not asked.model.has_means(reference):
-                measure_reference(asked.model, reference)
+        missing = [reference for reference in _references(asked.plans) if not asked.model.has_means(reference)]
+        soon = {name: plan for name, plan in asked.plans.items() if not _references({name: plan})}
+        if missing and soon:
+            with Working("Asking the first prompts", (key, "first"), asked=True) as working:
+                first = next(_steps(asked, soon, working))
+            with place.container():
+                draw_result(first, list(soon), (key, "first"), "first")
+        for reference in missing:
+            measure_reference(asked.model, reference)
         with Working("Asking prompts", (key, "work"), asked=True) as working:
-            steps = evaluation_steps(
-                asked.model, asked.task, tuple(asked.plans.values()), n=asked.n, seed=asked.seed, first=FIRST,
-                store=default_store(), progress=working.progress,
-            )  # fmt: skip
-            for number, step in enumerate(steps):
+            for number, step in enumerate(_steps(asked, asked.plans, working)):
                 store().keep_result(key, step)
                 if not step.finished:
                     with place.container():
                         draw_result(step, list(asked.plans), key, f"step_{number}")
     except (TaskError, InterventionError, InputError) as error:
         st.warning(plain(str(error)))
+
+
+def _steps(asked: Asked, plans: Mapping[str, Interventions], working: Working) -> Generator[Evaluation]:
+    return evaluation_steps(
+        asked.model, asked.task, tuple(plans.values()), n=asked.n, seed=asked.seed, first=FIRST,
+        store=default_store(), progress=working.progress,
+    )  # fmt: skip
+
+
+def _references(plans: Mapping[str, Interventions]) -> list[str | tuple[str, ...]]:
+    """Sentences whose mean outputs the plans need."""
+    items = [item for plan in plans.values() for item in plan.ablations]
+    wanted = (item.reference for item in items if item.kind == "mean" and item.reference != "sentence")
+    return list(dict.fromkeys(wanted))
 
 
 def so_far(n: int, total: int) -> str:

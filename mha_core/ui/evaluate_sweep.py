@@ -64,9 +64,10 @@ def sweep_card(asked: Asked) -> TaskSweep | None:
             st.segmented_control("Switched off by", DEFAULT_KINDS, required=True, **bind("way"))
             click_choice()
             wanted = st.button("Sweep every head", key="sweep_task", type="primary", icon=":material/play_arrow:")
-        place = st.empty()
+        progress, place = st.container(), st.empty()
         if wanted:
-            _sweep(asked, key, place)
+            with progress:
+                _sweep(asked, key, place)
         sweep: TaskSweep | None = store().result(key)
         gradient: TaskGradient | None = store().result((*key, "gradient"))
         if sweep is None and gradient is not None:
