@@ -15,6 +15,8 @@ from mha_core.text_table import table
 from mha_core.view import View
 from mha_core.views import model_provenance
 
+MANY_VALUES, SHOWN_VALUES = 10, 3  # a terminal shows the ends of a slice with more values; files hold all of them
+
 
 def evaluation_view(result: Evaluation, prompts: bool = True) -> View:
     """Rows of all comparisons (plans, slices, random heads); prompts: the scores of every prompt too."""
@@ -120,13 +122,27 @@ def as_text(result: Evaluation) -> str:
         controls = [_controls(result.control_effects(number, metric)) for metric in result.metrics]
         lines += table([header, *((*row, control) for row, control in zip(rows, controls, strict=True))])
         metric = result.metrics[1]
-        slices = [item for item in result.by_slice(metric) if item.plan == number]
-        body = [(f"{item.slice}: {item.value}", str(item.difference.n), *_cells(item, "")[1:5])
-                for item in slices]  # fmt: skip
+        body = _slice_rows([item for item in result.by_slice(metric) if item.plan == number])
         if body:
             lines += ["", *table([(f"{metric} by slice", "prompts", "clean", "changed", "difference", "95 % interval"),
                                    *body])]  # fmt: skip
     return "\n".join(lines) + "\n"
+
+
+def _slice_rows(items: Sequence[Comparison]) -> list[tuple[str, ...]]:
+    """A row per value of a slice; of a slice with many values those that the plan changes most and least."""
+    rows: list[tuple[str, ...]] = []
+    for name in dict.fromkeys(item.slice for item in items):
+        values = [item for item in items if item.slice == name]
+        cut = len(values) > MANY_VALUES
+        if cut:
+            values.sort(key=lambda item: item.difference.mean)
+        for place, item in enumerate(values):
+            if cut and place == SHOWN_VALUES:
+                rows.append((f"… {len(values) - 2 * SHOWN_VALUES} values of {name} between", *[""] * 5))
+            if not cut or place < SHOWN_VALUES or place >= len(values) - SHOWN_VALUES:
+                rows.append((f"{name}: {item.value}", str(item.difference.n), *_cells(item, "")[1:5]))
+    return rows
 
 
 def _refused_lines(result: Evaluation) -> list[str]:

@@ -39,7 +39,7 @@ from mha_core.catalogue import (
     require_allowed,
     require_memory,
 )
-from mha_core.hashing import file_sha256
+from mha_core.hashing import weights_sha256
 from mha_core.model import Model, ModelDetails
 from mha_core.pretrained import PretrainedModel
 from mha_core.tokens import token_limit
@@ -329,8 +329,7 @@ def _details(name: str, hf: Any, files: ModelFiles) -> ModelDetails:
     from mha_core.catalogue import PACKAGES
 
     title = PACKAGES[name].info.title if name in PACKAGES else Path(name).name if Path(name).is_dir() else name
-    path = files.folder / files.weights
-    sha256 = files.sha256 or (file_sha256(path) if path.is_file() else "")
+    sha256 = files.sha256 or weights_sha256(files.folder, files.weights)
     return ModelDetails(
         title=title, origin=files.origin, file=files.weights, sha256=sha256,
         n_parameters=sum(p.numel() for p in hf.parameters()), family=hf.config.model_type, note=files.note,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import textwrap
 
 from mha_core.cli.terminal import (
     Bar,
@@ -17,20 +18,18 @@ from mha_core.cli.terminal import (
 )  # fmt: skip
 from mha_core.evaluation import N_CONTROLS, Evaluation, evaluation_steps, plans_of
 from mha_core.evaluation_report import as_text, to_csv, to_json
+from mha_core.known_scores import described_tasks
 from mha_core.report_html import report_html
 from mha_core.task_files import LIMITS
 
+_FILE = f"\n{'':19}".join(textwrap.wrap(f".csv, .jsonl or .json. {LIMITS}", 100))
 HELP = f"""\
 Switch heads off and measure a task: many prompts, each with a right and a wrong answer, overall and by slice. Beside
 each plan stand as many other heads taken at random: only what they do not do speaks for these heads.
 
 tasks
-  agreement        is the verb that agrees with its subject above the other one?          words
-  indirect-object  is the name mentioned once above the name mentioned twice?             words
-  pronoun          is the pronoun that agrees above the one that does not?                words
-  induction        after random words come again: is what followed last time preferred?   next-word models
-  similarity       is a paraphrase nearer than a negated or an unrelated sentence?        sentence encoders
-  a file           .csv or .jsonl. {LIMITS}
+{described_tasks()}
+  a file           {_FILE}
 
 how to read it
   difference       changed minus clean, per prompt, averaged; its interval resamples templates, not prompts

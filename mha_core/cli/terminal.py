@@ -12,7 +12,7 @@ from typing import TypeVar
 from mha_core.loading import load_model
 from mha_core.model import Model
 from mha_core.result_store import ResultStore, default_store
-from mha_core.task_files import read_task
+from mha_core.task_files import OwnTask, read_task
 from mha_core.task_sets import built_in, task_names
 from mha_core.tasks import Task, TaskError
 
@@ -78,10 +78,10 @@ def model_and_task(chosen: argparse.Namespace) -> tuple[Model, Task]:
     """What was asked for by --model and --task; a file is looked at before a model is loaded."""
     own = _own_task(chosen.task)
     model = load_model(chosen.model)
-    return model, own or built_in(chosen.task, model, chosen.seed)
+    return model, own.asked_of(model).task if own else built_in(chosen.task, model, chosen.seed)
 
 
-def _own_task(name: str) -> Task | None:
+def _own_task(name: str) -> OwnTask | None:
     """The task of a file; None for the name of a built-in one."""
     if name in task_names():
         return None
@@ -91,7 +91,9 @@ def _own_task(name: str) -> Task | None:
     own = read_task(path.read_bytes(), path.name)
     for row in own.refused:
         sys.stderr.write(f"{path.name}, row {row.row} cannot be used: {row.reason}\n")
-    return own.task
+    for note in own.notes:
+        sys.stderr.write(f"{path.name}: {note}\n")
+    return own
 
 
 def store_of(chosen: argparse.Namespace) -> ResultStore | None:
@@ -101,7 +103,7 @@ def store_of(chosen: argparse.Namespace) -> ResultStore | None:
 
 def add_task_options(command: argparse.ArgumentParser, n: int, required: bool = True) -> None:
     """--task, --n, --seed and --no-cache."""
-    command.add_argument("--task", required=required, help=f"{', '.join(task_names())}, or a .csv or .jsonl file")
+    command.add_argument("--task", required=required, help=f"{', '.join(task_names())}, or a file")
     command.add_argument("--n", type=positive, default=n, help=f"prompts (default {n})")
     command.add_argument("--seed", type=natural, default=0, help="of prompts, random heads and resampling (default 0)")
     command.add_argument(
