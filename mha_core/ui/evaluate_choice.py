@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import streamlit as st
 
 from mha_core.interventions import Interventions
+from mha_core.known_scores import known_score
 from mha_core.model import Model
 from mha_core.scores import METRICS
-from mha_core.task_files import EXAMPLE_CSV, LIMITS, OwnTask, read_task
+from mha_core.task_files import LIMITS, OwnTask, example_file, question_for, read_task
 from mha_core.task_sets import built_in, offered
-from mha_core.tasks import CHANCE, Task, TaskError
+from mha_core.tasks import CHANCE, Refused, Task, TaskError
 from mha_core.ui.evaluate_plans import plans_to_measure
 from mha_core.ui.evaluate_state import MAX_MEASURED, OWN
 from mha_core.ui.session import bind, current
@@ -62,11 +63,11 @@ def choice_card(model: Model, site: str) -> Asked | None:
                           "seed gives the same numbers.", **bind("seed"))  # fmt: skip
         with score:
             measure_choice()
-        found = _own_task() if name == OWN else _built_in_task(model, name)
+        found = _own_task(model) if name == OWN else _built_in_task(model, name)
         if found is None:
             return None
         task, task_name = found
-        _what_it_measures(task)
+        _what_it_measures(model, task)
         plans = _plan_choice(model)
     state = current()
     return Asked(model, task, task_name, state.prompts, state.seed, site, plans)
@@ -113,12 +114,17 @@ def _built_in_task(model: Model, name: str) -> tuple[Task, Hashable] | None:
     return task, (name, seed)
 
 
-def _own_task() -> tuple[Task, Hashable] | None:
+def _own_task(model: Model) -> tuple[Task, Hashable] | None:
     """The visitor's own file: kept in their session only, and in no address."""
-    left, right = st.columns([3, 1], vertical_alignment="bottom")
-    upload = left.file_uploader("CSV or JSON lines", type=["csv", "jsonl", "ndjson"], max_upload_size=2, key="own_task")
-    right.download_button("Template", EXAMPLE_CSV, "headscope-task.csv", "text/csv", on_click="ignore",
-                          icon=":material/download:", help="A CSV file to begin with.")  # fmt: skip
+    upload = st.file_uploader("CSV or JSON lines", type=["csv", "tsv", "txt", "jsonl", "ndjson", "json"],
+                              max_upload_size=2, key="own_task")  # fmt: skip
+    with st.container(horizontal=True):
+        for ending, mime in (("csv", "text/csv"), ("jsonl", "application/x-ndjson")):
+            st.download_button(
+                f"Template, {ending.upper()}", example_file(question_for(model), ending), f"headscope-task.{ending}",
+                mime, on_click="ignore", icon=":material/download:", key=f"template_{ending}",
+                help="Two rows of the kind that this model is asked.",
+            )  # fmt: skip
     st.caption(plain(LIMITS))
     if upload is not None:
         try:
@@ -131,14 +137,21 @@ def _own_task() -> tuple[Task, Hashable] | None:
         st.info("Choose a file. The page's address will not hold it: who opens the link has to choose it too.",
                 icon=":material/info:")  # fmt: skip
         return None
-    digest, own = held
+    digest, own = held[0], held[1].asked_of(model)
     st.caption(plain(f"{own.task.title}: {counted(len(own.task.prompts), 'prompt')}. The page's address does not hold "
                      "this file."))  # fmt: skip
+    for note in own.notes:
+        st.caption(plain(note))
     if own.refused:
         with st.expander(f"{counted(len(own.refused), 'row')} cannot be used", expanded=True):
-            st.dataframe([{"row": row.row, "text": row.text, "reason": row.reason} for row in own.refused],
-                         hide_index=True, alt="Rows that cannot be used, and why")  # fmt: skip
+            refused_table(own.refused)
     return own.task, (OWN, digest)
+
+
+def refused_table(refused: Sequence[Refused]) -> None:
+    """Rows or prompts that cannot be used, with the reason."""
+    st.dataframe([{"row": row.row, "text": row.text, "reason": row.reason} for row in refused], hide_index=True,
+                 alt="What cannot be used, and why")  # fmt: skip
 
 
 def _take_over(name: str, data: bytes) -> None:
@@ -148,13 +161,16 @@ def _take_over(name: str, data: bytes) -> None:
         st.session_state[_UPLOADED] = (digest, read_task(data, name))
 
 
-def _what_it_measures(task: Task) -> None:
+def _what_it_measures(model: Model, task: Task) -> None:
     chance = f" Guessing is right in {CHANCE:.0%}." if task.has_foils else ""
     slices = ", ".join(task.slice_names)
-    known = getattr(task, "known_score", "")
+    known = None
+    if task.seed is not None:  # a file's prompts are nobody else's
+        known = store().small(("known score", model.name, task.name, task.seed), lambda: (known_score(model, task),))[0]
+    said = f" Unchanged, this model is right in {known.accuracy:.1%} of all {known.n:,}." if known else ""
     st.caption(plain(
         f"{task.says}{chance} {counted(len(task.prompts), 'prompt')} from {counted(len(task.templates), 'template')}"
-        f"{f'; slices: {slices}' if slices else ''}. {known}".strip()
+        f"{f'; slices: {slices}' if slices else ''}.{said}"
     ))  # fmt: skip
 
 

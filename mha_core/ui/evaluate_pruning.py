@@ -142,7 +142,7 @@ def _slices(pruning: Pruning, key: Hashable) -> None:
         if st.session_state.get("w_prune_slices") not in orders:
             st.session_state["w_prune_slices"] = orders[0]
         order = st.selectbox("Heads go", orders, format_func=_NAMES.__getitem__, key="w_prune_slices", width=260)
-        name = slice_choice(list(slices), "pruning", all_too=False)
+        name = slice_choice(list(slices), "pruning")
     groups = dict(sorted(slices[name].items()))
     figure = pruning_slices_figure(pruning, order or orders[0], pruning_metric(pruning), groups, theme())
     st.plotly_chart(figure, key="pruning_slices", theme=None, config=CHART, alt="Pruning curve of each slice")

@@ -15,8 +15,8 @@ from mha_core.task_figures import plans_figure, slices_figure
 from mha_core.tasks import TaskError
 from mha_core.tokens import InputError
 from mha_core.ui.ablation import measure_reference
-from mha_core.ui.evaluate_choice import Asked
-from mha_core.ui.session import Working, bind, current
+from mha_core.ui.evaluate_choice import Asked, refused_table
+from mha_core.ui.session import Working, current, update
 from mha_core.ui.stores import store
 from mha_core.ui.text import counted, plain
 from mha_core.ui.theme import theme
@@ -116,8 +116,7 @@ def draw_result(result: Evaluation, names: Sequence[str], key: Hashable, part: s
     st.caption(plain(f"{metric}: {METRICS[metric]}."))
     if result.refused:
         with st.expander(f"{counted(len(result.refused), 'prompt')} cannot be given to this model"):
-            st.dataframe([{"row": row.row, "text": row.text, "reason": row.reason} for row in result.refused],
-                         hide_index=True)  # fmt: skip
+            refused_table(result.refused)
     if not names:
         return
     compared: list[Comparison] = store().small(
@@ -142,7 +141,7 @@ def _slices(result: Evaluation, names: Sequence[str], key: Hashable) -> None:
     st.caption("A slice is a part of the prompts, such as those with a plural subject. In brackets: how many prompts.")
     chosen = slice_choice(slices, "plans")
     found: list[Comparison] = store().small((key, "slices", result.n, metric), lambda: result.by_slice(metric))
-    shown = [item for item in found if not chosen or item.slice == chosen]
+    shown = [item for item in found if item.slice == chosen]
     st.plotly_chart(slices_figure(shown, metric, names, theme()), key="slices_kept", theme=None, config=CHART,
                     alt=f"Change in {metric} in each slice under each plan, with 95 % intervals")  # fmt: skip
     st.dataframe(
@@ -151,27 +150,18 @@ def _slices(result: Evaluation, names: Sequence[str], key: Hashable) -> None:
     )  # fmt: skip
 
 
-def slice_choice(slices: Sequence[str], part: str, all_too: bool = True) -> str:
-    """The slice that is drawn; "" for all. One choice for the whole page, with a control in each part that has slices.
+def slice_choice(slices: Sequence[str], part: str) -> str:
+    """The slice that is drawn: one choice for the whole page, with a control in each part that has slices.
 
-    part: names the control. all_too: whether all slices can be drawn together there.
+    part: names the control.
     """
-    options = ["", *slices] if all_too else list(slices)
-    chosen = current().part_of if current().part_of in options else options[0]
-    bound = bind("part_of", to_widget=chosen)
-    if part != "plans":  # a second control of the same choice needs a key of its own
-        bound = bind_as("part_of", f"w_part_of_{part}", chosen)
-    st.selectbox("Slice", options, format_func=lambda name: name or "all", width=260, **bound)
+    chosen = current().part_of if current().part_of in slices else slices[0]
+    key = f"w_part_of_{part}"
+    if st.session_state.get(key) != chosen:
+        st.session_state[key] = chosen
+    st.selectbox("Slice", list(slices), key=key, width=260,
+                 on_change=lambda: update(part_of=st.session_state[key]))  # fmt: skip
     return chosen
-
-
-def bind_as(field: str, key: str, value: Any) -> dict[str, Any]:
-    """`bind` under another key, for a second control of one choice."""
-    from mha_core.ui.session import update
-
-    if st.session_state.get(key) != value:
-        st.session_state[key] = value
-    return {"key": key, "on_change": lambda: update(**{field: st.session_state[key]})}
 
 
 def _plan_row(result: Evaluation, item: Comparison, names: Sequence[str], overall: bool = True) -> dict[str, Any]:

@@ -22,7 +22,7 @@ class EvaluateChoices:
     are asked. seed: of prompts, their order, random heads and resampling.
     typed: heads of further plans ("L1H3, L1H5; L2H0": two plans). ways: how they and the heads of the Ablate page are
     switched off. without: names of plans that are not measured.
-    measure: the metric that is drawn, "" for the usual one. part_of: the slice that is drawn, "" for all.
+    measure: the metric that is drawn, "" for the usual one. part_of: the slice that is drawn, "" for the first.
     way: how the sweep and the pruning curves switch heads off. orders: of removal. order_by: what ranks the heads.
     """
 

@@ -29,7 +29,7 @@ from mha_core.ui.evaluate_maps import (
     layer_labels,
     on_head,
 )
-from mha_core.ui.evaluate_results import CHART, metric_of, so_far
+from mha_core.ui.evaluate_results import CHART, metric_of, slice_choice, so_far
 from mha_core.ui.exports import export_menu
 from mha_core.ui.session import Working, bind, current
 from mha_core.ui.state import DEFAULT_KINDS
@@ -39,7 +39,7 @@ from mha_core.ui.theme import theme
 
 GRADIENT_PROMPTS = 8
 ALPHA = 0.05
-_TOP = 12
+_TOP, _MOST_ROWS = 12, 16  # heads and slices of a map that can be read at once
 _REDRAWN = 1.0  # seconds between two pictures of a growing map, at least
 _PARTS = ("by slice", "other half", "estimate beside exact")
 Place = st.delta_generator.DeltaGenerator
@@ -221,10 +221,13 @@ def slice_grid(
 
 def _by_slice(sweep: TaskSweep, metric: str, key: Hashable) -> None:
     parts = store().small((key, "heads by slice", sweep.n, metric), lambda: slice_effects(sweep, metric))
-    grid, names, places = slice_grid(sweep, mapped(sweep, key, metric), parts)
-    if not names:
+    if not parts:
         st.caption("This task has no slices.")
         return
+    if len(parts) > _MOST_ROWS:
+        chosen = slice_choice(list(sweep.slices()), "sweep")
+        parts = [part for part in parts if part.slice == chosen]
+    grid, names, places = slice_grid(sweep, mapped(sweep, key, metric), parts)
     heads = [sweep.heads[place] for place in places]
     st.caption(f"The {len(heads)} strongest heads (columns) in each slice (rows; in brackets its prompts).")
     view = effects_view(grid, names, [str(head) for head in heads], title="Heads by slice", unit=f"change in {metric}",
