@@ -53,6 +53,9 @@ def results_card(asked: Asked) -> Evaluation | None:
             with place.container():
                 draw_result(result, list(asked.plans), key, "kept")
             _slices(result, list(asked.plans), key)
+        elif (first := store().result((key, "first"))) is not None:  # stopped before the means were there
+            with place.container():
+                draw_result(first, list(_without_mean(asked.plans)), (key, "first"), "kept")
         return result
 
 
@@ -68,10 +71,11 @@ def _measure(asked: Asked, key: Hashable, place: Place) -> None:
     """
     try:
         missing = [reference for reference in _references(asked.plans) if not asked.model.has_means(reference)]
-        soon = {name: plan for name, plan in asked.plans.items() if not _references({name: plan})}
+        soon = _without_mean(asked.plans)
         if missing and soon:
             with Working("Asking the first prompts", (key, "first"), asked=True) as working:
                 first = next(_steps(asked, soon, working))
+            store().keep_result((key, "first"), first)
             with place.container():
                 draw_result(first, list(soon), (key, "first"), "first")
         for reference in missing:
@@ -91,6 +95,11 @@ def _steps(asked: Asked, plans: Mapping[str, Interventions], working: Working) -
         asked.model, asked.task, tuple(plans.values()), n=asked.n, seed=asked.seed, first=FIRST,
         store=default_store(), progress=working.progress,
     )  # fmt: skip
+
+
+def _without_mean(plans: Mapping[str, Interventions]) -> dict[str, Interventions]:
+    """Plans that need no mean outputs."""
+    return {name: plan for name, plan in plans.items() if not _references({name: plan})}
 
 
 def _references(plans: Mapping[str, Interventions]) -> list[str | tuple[str, ...]]:
