@@ -11,6 +11,7 @@ import pytest
 
 from mha_core import HeadAblation, Interventions, load_model
 from mha_core.evaluation import evaluate
+from mha_core.interventions import InterventionError
 from mha_core.pruning import pruning_steps
 from mha_core.task_maps import head_map
 from mha_core.task_sets import built_in
@@ -79,6 +80,20 @@ def test_plans_are_the_functions_numbers() -> None:
 
 def plain_markdown(seen: Visitor) -> list[str]:
     return [text.replace("\\", "") for text in seen.markdown()]
+
+
+def test_plans_without_a_mean_are_asked_before_the_means_and_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = evaluating(ways="zero,mean", prompts="24")
+
+    def stopped(*arguments: object) -> None:
+        raise InterventionError("Stopped there.")
+
+    monkeypatch.setattr(type(store().model(DATES, print)), "has_means", lambda self, reference: False)
+    monkeypatch.setattr("mha_core.ui.evaluate_results.measure_reference", stopped)
+    seen.click("measure_plans")
+    seen.at.run()
+    assert any(text.startswith("First 12 of 24 prompts") for text in plain_markdown(seen))
+    assert [row["plan"] for row in table(seen, "p (Holm)")] == [f"{PLAN}, zero"]
 
 
 def test_a_score_can_be_chosen_for_all_parts() -> None:

@@ -101,7 +101,7 @@ def test_pruning_lines_are_the_scores_with_bands(pruning: Pruning) -> None:
     line = order_line(pruning, "random", "logit_diff")
     draws = [c for c in pruning.curves if c.order == "random"]
     means = [pruning.score(c, 2, "logit_diff").mean for c in draws]
-    assert line[2] == (pytest.approx(np.mean(means)), min(means), max(means))
+    assert line[2] == pytest.approx((np.mean(means), min(means), max(means)))
     assert len({trace.line.dash for trace in lines}) == len(lines)
 
 
