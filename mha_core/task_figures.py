@@ -6,6 +6,7 @@ Names of plans, slices and their values are untrusted text: they are escaped, an
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -24,7 +25,7 @@ _DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 _INK: dict[Theme, str] = {"light": "#1f2530", "dark": "#e6e9ef"}
 _GRID: dict[Theme, str] = {"light": "#dfe3ea", "dark": "#2f3746"}
 _QUIET: dict[Theme, str] = {"light": "#6b7280", "dark": "#9aa3b2"}
-_LONGEST_NAME = 26
+_WIDTH = 26  # letters of a line of a name
 Numbers = NDArray[np.float64]
 
 
@@ -242,5 +243,6 @@ def _faint(colour: str) -> str:
     return f"rgba({red},{green},{blue},0.16)"
 
 
-def _named(text: str, longest: int = _LONGEST_NAME) -> str:
-    return escaped(text if len(text) <= longest else f"{text[: longest - 1]}…")
+def _named(text: str, width: int = _WIDTH) -> str:
+    """A name in up to three lines: its end often is what tells it from another."""
+    return "<br>".join(map(escaped, textwrap.wrap(text, width, max_lines=3, placeholder=" …")))

@@ -47,7 +47,7 @@ def pruning(model: Model) -> Pruning:
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_plans_are_dots_with_their_intervals_and_random_heads(result: Evaluation, theme: Theme) -> None:
     compared = result.compared("logit_diff")
-    figure = plans_figure(result, "logit_diff", [HOSTILE, "second"], compared, theme)
+    figure = plans_figure(result, "logit_diff", [HOSTILE, "cross.L1H0, cross.L1H2, uniform"], compared, theme)
     controls, plans = figure.data
     assert list(plans.x) == [item.difference.mean for item in compared]
     ends = [mean - down for mean, down in zip(plans.x, plans.error_x.arrayminus, strict=True)]
@@ -57,6 +57,7 @@ def test_plans_are_dots_with_their_intervals_and_random_heads(result: Evaluation
     low, high = figure.layout.xaxis.range
     assert low < min(0, *ends)
     assert high > 0
+    assert figure.layout.yaxis.ticktext[1] == "cross.L1H0, cross.L1H2,<br>uniform"
     assert figure.layout.yaxis.ticktext[0] == "&lt;b&gt;x&lt;/b&gt; &#36;y&#36;"
     assert plans.marker.color == series(theme)[0]
 
