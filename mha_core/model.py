@@ -12,6 +12,7 @@ from torch import Tensor
 from mha_core.attention import Edit
 from mha_core.backend import SlotKey
 from mha_core.corpus import corpus_sentences
+from mha_core.devices import Placement
 from mha_core.interventions import HeadAblation, Intervention, Interventions
 from mha_core.mean_cache import means_file, read_means, write_means
 from mha_core.resolve import Resolved, replacement_values, resolve
@@ -55,6 +56,7 @@ class Model(ABC):
     name: what `load_model` takes. kind: "causal-lm", "masked-lm", "encoder" or "seq2seq".
     sites: where it attends, `{"self": Site(...)}`; encoder-decoders have "enc", "dec" and "cross".
     max_tokens: the most positions a run takes. takes_pairs: whether two texts can be given as a pair.
+    placement: where its weights are, and their number type. What a run gives is on the CPU, in float32, in any case.
     """
 
     name: str
@@ -63,6 +65,7 @@ class Model(ABC):
     max_tokens: int
     takes_pairs: bool = False
     details: ModelDetails
+    placement: Placement = Placement()
 
     def __init__(self) -> None:
         self._memo = _Memo()
@@ -95,8 +98,8 @@ class Model(ABC):
 
     @property
     def number_type(self) -> str:
-        """What its numbers are made with, such as "float32"."""
-        return "float32"
+        """What its numbers are made with: "float32", or "bfloat16 cuda"."""
+        return str(self.placement)
 
     @property
     def corpus(self) -> tuple[str, ...]:
