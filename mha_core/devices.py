@@ -5,6 +5,9 @@ from __future__ import annotations
 import argparse
 from dataclasses import dataclass
 
+import torch
+from torch import Tensor
+
 from mha_core.catalogue import ModelUnsupportedError
 
 DTYPES = ("float32", "bfloat16", "float16")
@@ -24,6 +27,20 @@ class Placement:
         return self.dtype if self.device == "cpu" else f"{self.dtype} {self.device.partition(':')[0]}"
 
 
+HOME = Placement()
+"""Where all that a run gives is, whatever the model's placement: the CPU, in float32."""
+
+
+def at_home(tensor: Tensor) -> Tensor:
+    """A tensor on the CPU, and in float32 where it had half precision (NumPy has no bfloat16)."""
+    return tensor.to("cpu", torch.float32 if is_half(tensor) else tensor.dtype)
+
+
+def is_half(tensor: Tensor) -> bool:
+    """Whether its numbers are bfloat16 or float16."""
+    return tensor.dtype in (torch.bfloat16, torch.float16)
+
+
 def add_device_options(parser: argparse.ArgumentParser) -> None:
     """`--device` and `--dtype` for a command; `placement_of` reads them."""
     group = parser.add_argument_group("device")
@@ -39,8 +56,6 @@ def placement_of(device: str = "cpu", dtype: str = "float32") -> Placement:
     Raises:
         ModelUnsupportedError: there is no such device or number type.
     """
-    import torch
-
     kind, _, number = device.partition(":")
     if dtype not in DTYPES:
         raise ModelUnsupportedError(f"dtype is {dtype!r}; it must be one of {', '.join(DTYPES)}.")

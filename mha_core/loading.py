@@ -41,8 +41,8 @@ from mha_core.catalogue import (
     require_allowed,
     require_memory,
 )
-from mha_core.devices import Placement, placement_of
-from mha_core.hashing import file_sha256
+from mha_core.devices import HOME, Placement, placement_of
+from mha_core.hashing import weights_sha256
 from mha_core.model import Model, ModelDetails
 from mha_core.pretrained import PretrainedModel
 from mha_core.tokens import token_limit
@@ -77,7 +77,7 @@ def load_model(
     require_allowed(name)
     placement = placement_of(device, dtype)
     small = name in (OWN_LAYER.name, DATE_TRANSLATOR.name) or name.startswith("own-layer/")
-    if small and placement != Placement():
+    if small and placement != HOME:
         raise ModelUnsupportedError(f"{name} is small and runs on the CPU in float32; leave device and dtype out.")
     if name == "own-layer" or name.startswith("own-layer/"):
         from mha_core.own_layer import OwnLayerModel
@@ -99,9 +99,7 @@ def load_model(
     kind, hf = _load_transformers(files, placement)
     tokenizer = _load_tokenizer(files)
     report("Finding the heads")
-    model = _probe(name, kind, hf, tokenizer, files)
-    model.placement = placement
-    return model
+    return _probe(name, kind, hf, tokenizer, files, placement)
 
 
 def _load_transformers(files: ModelFiles, placement: Placement) -> tuple[str, nn.Module]:
@@ -235,7 +233,9 @@ def _unsupported(
     )
 
 
-def _probe(name: str, kind: str, hf: Any, tokenizer: Any, files: ModelFiles) -> PretrainedModel:
+def _probe(
+    name: str, kind: str, hf: Any, tokenizer: Any, files: ModelFiles, placement: Placement
+) -> PretrainedModel:  # fmt: skip
     """Run a few tokens through a model nobody else can see yet, and learn where it attends."""
     run = _probe_run(hf, kind)
     try:
@@ -251,7 +251,8 @@ def _probe(name: str, kind: str, hf: Any, tokenizer: Any, files: ModelFiles) -> 
     watch_blocks(blocks)
     return PretrainedModel(
         name=name, kind=kind, hf=hf, tokenizer=tokenizer, slots=slots, sites=sites, blocks=blocks,
-        max_tokens=token_limit(tokenizer, hf.config, MAX_TOKENS), details=_details(name, hf, files),
+        max_tokens=token_limit(tokenizer, hf.config, MAX_TOKENS), details=_details(name, hf, files, placement),
+        placement=placement,
     )  # fmt: skip
 
 
@@ -278,7 +279,8 @@ def _base(hf: Any, kind: str, run: Callable[[], object]) -> nn.Module:
 
 def _probe_run(hf: Any, kind: str) -> Callable[[], Tensor]:
     """A forward pass over ids that no family treats specially, with more source than target positions."""
-    source, target = torch.tensor([[5, 6, 7, 8, 9]]), torch.tensor([[5, 6, 7]])
+    device = hf.get_input_embeddings().weight.device
+    source, target = torch.tensor([[5, 6, 7, 8, 9]]).to(device), torch.tensor([[5, 6, 7]]).to(device)
     arguments = {"input_ids": source, "attention_mask": torch.ones_like(source)}
     if kind == "seq2seq":
         arguments |= {"decoder_input_ids": target}
@@ -343,17 +345,20 @@ def _check_parity(hf: Any, run: Callable[[], Tensor], slots: Slots) -> None:
         assert call.hidden is not None
         hidden.append(call.hidden)
     own, library = hidden
-    if not bool((own - library).abs().max() <= _PARITY * (1 + library.abs().max())):
+    tolerance = max(_PARITY, 16 * torch.finfo(own.dtype).eps)  # half precision rounds in each of many layers
+    if not bool((own - library).abs().max() <= tolerance * (1 + library.abs().max())):
         raise _unsupported(hf.config)
 
 
-def _details(name: str, hf: Any, files: ModelFiles) -> ModelDetails:
+def _details(name: str, hf: Any, files: ModelFiles, placement: Placement) -> ModelDetails:
     from mha_core.catalogue import PACKAGES
 
     title = PACKAGES[name].info.title if name in PACKAGES else Path(name).name if Path(name).is_dir() else name
     path = files.folder / files.weights
-    sha256 = files.sha256 or (file_sha256(path) if path.is_file() else "")
+    sha256 = files.sha256 or (weights_sha256(path) if path.is_file() else "")
+    made = "" if placement == HOME else f"Weights and runs are {placement}, not float32 on the CPU."
+    note = " ".join(filter(None, (files.note, made)))
     return ModelDetails(
         title=title, origin=files.origin, file=files.weights, sha256=sha256,
-        n_parameters=sum(p.numel() for p in hf.parameters()), family=hf.config.model_type, note=files.note,
+        n_parameters=sum(p.numel() for p in hf.parameters()), family=hf.config.model_type, note=note,
     )  # fmt: skip

@@ -12,7 +12,7 @@ from torch import Tensor
 from mha_core.attention import Edit
 from mha_core.backend import SlotKey
 from mha_core.corpus import corpus_sentences
-from mha_core.devices import Placement
+from mha_core.devices import HOME, Placement
 from mha_core.interventions import HeadAblation, Intervention, Interventions
 from mha_core.mean_cache import means_file, read_means, write_means
 from mha_core.resolve import Resolved, replacement_values, resolve
@@ -65,7 +65,7 @@ class Model(ABC):
     max_tokens: int
     takes_pairs: bool = False
     details: ModelDetails
-    placement: Placement = Placement()
+    placement: Placement = HOME
 
     def __init__(self) -> None:
         self._memo = _Memo()
@@ -248,7 +248,7 @@ class Model(ABC):
         self, reference: str | tuple[str, ...], sentences: tuple[str, ...], progress: Progress
     ) -> dict[SlotKey, Tensor]:
         """Means of the packaged sentences come from disk where they have been measured before."""
-        path = means_file(self.details.sha256, sentences) if reference == "corpus" else None
+        path = means_file(self.details.sha256, self.number_type, sentences) if reference == "corpus" else None
         shapes = {
             (name, layer): (site.n_heads, site.d_head)
             for name, site in self.sites.items()
