@@ -129,9 +129,11 @@ class AttentionInputs:
         mask = self.mask
         if mask is not None and is_half(mask):  # what forbids there must forbid here
             mask = mask.float().masked_fill(mask <= torch.finfo(mask.dtype).min / 2, torch.finfo(torch.float32).min)
-        moved = {name: value for name, value in vars(replace(self, mask=mask)).items() if isinstance(value, Tensor)}
-        edits = tuple(edit.to(torch.device("cpu")) for edit in self.edits)
-        return replace(self, edits=edits, **{name: at_home(value) for name, value in moved.items()})
+        mask, bias, sinks = (None if term is None else at_home(term) for term in (mask, self.bias, self.sinks))
+        return replace(
+            self, query=at_home(self.query), key=at_home(self.key), value=at_home(self.value), mask=mask, bias=bias,
+            sinks=sinks, edits=tuple(edit.to(torch.device("cpu")) for edit in self.edits),
+        )  # fmt: skip
 
     @property
     def nbytes(self) -> int:

@@ -24,7 +24,7 @@ from mha_core.jobs import Job, Result, Tell
 from mha_core.loading import load_model
 from mha_core.model import Model
 
-INSTALL = "pip install 'ray==2.60.0'"
+INSTALL = "pip install 'ray>=2.60,<3'"
 MAX_LOSSES = 3  # workers lost with one job, or one after the other before one could load the model
 _QUEUED = 2  # jobs with one worker: the next is there when one is done, and little is lost with it
 _LOOK_SECONDS = 1.0
@@ -59,14 +59,19 @@ class Worker:
 
 def made_with(model: Model) -> dict[str, str]:
     """What a model's numbers depend on, by name, to be compared between two processes."""
-    code = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.glob("*.py")):
-        code.update(path.name.encode() + path.read_bytes())
     return {
         "the model's weights": model.details.sha256 or model.name, "the number type": model.number_type,
         "torch": version("torch").partition("+")[0], "transformers": version("transformers"),
-        "Headscope's code": code.hexdigest(),
+        "Headscope's code": code_sha256(Path(__file__).parent),
     }  # fmt: skip
+
+
+def code_sha256(folder: Path) -> str:
+    """A hash of the modules in a folder: workers may have another Headscope installed, of the same version."""
+    code = hashlib.sha256()
+    for path in sorted(folder.glob("*.py")):
+        code.update(path.name.encode() + path.read_bytes())
+    return code.hexdigest()
 
 
 def share(amounts: Sequence[int], workers: int) -> int:
@@ -134,7 +139,7 @@ class RayEngine:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stop_workers()
+        self._stop_workers(list(self._hands))
         if self._owner:
             _ray().shutdown()
             self._owner = False
@@ -142,13 +147,11 @@ class RayEngine:
     def _connect(self, ray: Any) -> None:
         quiet = {"log_to_driver": False, "logging_level": "ERROR", "namespace": "headscope"}
         if self.address is not None:
+            require_cluster(self.address)
             try:
                 ray.init(address=self.address, **quiet)
             except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
-                raise EngineError(
-                    f"No Ray cluster answers at {self.address!r} ({_first_line(error)}). Start one with ray start "
-                    "--head, or leave the address out to use this machine alone."
-                ) from error
+                raise _no_cluster(self.address, error) from error
             return
         cpus = max(os.cpu_count() or 1, self.workers)  # workers beyond the processors take turns
         ray.init(address="local", include_dashboard=False, num_cpus=cpus, object_store_memory=_OBJECT_STORE_BYTES,
@@ -170,7 +173,7 @@ class RayEngine:
 
     def run(self, jobs: Sequence[Job], tell: Tell) -> Iterator[tuple[int, Result]]:
         """Results as they come, each with the number of its job. tell: called with a job's size when it is done; what
-        it raises, and an interrupt, ends the workers. What a job raises is raised here.
+        it raises, and an interrupt, ends the workers that are at work. What a job raises is raised here.
 
         Raises:
             EngineError: the cluster cannot run them, in a sentence.
@@ -183,7 +186,7 @@ class RayEngine:
             finished = True
         finally:
             if not finished:  # what is still running is nobody's any more
-                self._stop_workers()
+                self._stop_workers([hand for hand in self._hands if hand.jobs or not hand.ready])
 
     def start_worker(self, ray: Any) -> tuple[_Hand, Any]:
         """A new worker, and what it will say when it has the model."""
@@ -225,11 +228,11 @@ class RayEngine:
                 "Headscope is not installed there. Ray's logs on that machine say more."
             )
 
-    def _stop_workers(self) -> None:
-        for hand in self._hands:
+    def _stop_workers(self, hands: Sequence[_Hand]) -> None:
+        for hand in hands:
             _ray().kill(hand.actor)
-        self._hands.clear()
-        self.pids.clear()
+            self._hands.remove(hand)
+            self.pids.pop(hand.actor, None)
 
 
 class _Run:
@@ -280,6 +283,8 @@ class _Run:
         try:
             value = self.ray.get(reference)
         except errors.RayTaskError as error:
+            if number is not None:
+                hand.jobs.remove(number)
             raise self._as_itself(error, number) from error
         except (errors.RayActorError, errors.ObjectLostError, errors.WorkerCrashedError, errors.NodeDiedError,
                 errors.OutOfMemoryError):  # fmt: skip
@@ -328,5 +333,26 @@ def _ray(local: bool = False) -> Any:
     return ray
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+def require_cluster(address: str) -> None:
+    """Look whether something listens at an address. (Ray itself takes minutes to give up.)
+
+    Raises:
+        EngineError: the address is not of a cluster, or nothing listens.
+    """
+    if address == "auto":
+        return
+    host, _, port = address.rpartition(":")
+    if not host or "/" in host or not port.isdecimal():
+        raise EngineError(f"address is {address[:80]!r}; it must be host:port, as ray start --head says it, or auto.")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+    except (OSError, OverflowError) as error:
+        raise _no_cluster(address, error) from error
+
+
+def _no_cluster(address: str, error: Exception) -> EngineError:
+    why = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+    return EngineError(
+        f"No Ray cluster answers at {address!r} ({why}). Start one with ray start --head, or leave the address out to "
+        "use this machine alone."
+    )

@@ -21,28 +21,28 @@ _COPIES = {"aten._to_copy.default", "aten.copy_.default"}
 
 
 class Pretended(Tensor):
-    """A tensor that says it is on the device. inner: its numbers."""
+    """A tensor that says it is on the device. numbers: its numbers."""
 
-    inner: Tensor
+    numbers: Tensor
 
     @staticmethod
-    def __new__(cls, inner: Tensor) -> Pretended:
+    def __new__(cls, numbers: Tensor) -> Pretended:
         with torch.inference_mode(False):  # an inference tensor of this kind cannot be indexed
             made: Pretended = Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
-                cls, inner.size(), strides=inner.stride(), storage_offset=inner.storage_offset(), dtype=inner.dtype,
+                cls, numbers.size(), strides=numbers.stride(), storage_offset=numbers.storage_offset(), dtype=numbers.dtype,
                 device=DEVICE, requires_grad=False,
             )  # fmt: skip
-        made.inner = inner
+        made.numbers = numbers
         return made
 
     @classmethod
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         return _run(func, args, kwargs or {})
 
     def __repr__(self) -> str:  # type: ignore[override]
-        return f"Pretended({self.inner!r})"
+        return f"Pretended({self.numbers!r})"
 
 
 class _Factories(TorchDispatchMode):
@@ -81,7 +81,7 @@ def _run(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 
 
 def _plain(item: Any) -> Any:
-    return item.inner if isinstance(item, Pretended) else item
+    return item.numbers if isinstance(item, Pretended) else item
 
 
 def _wrapped(item: Any) -> Any:

@@ -231,7 +231,7 @@ def test_results_and_means_of_two_number_types_are_kept_apart(folders: dict[str,
     names = {kept_for(load_model(folders["llama"], dtype=dtype), store).model_name for dtype in ("float32", "bfloat16")}
     assert len(names) == 2
     means = [load_model(folders["llama"], dtype=d).mean_outputs("corpus")["self", 0] for d in ("float32", "bfloat16")]
-    assert not np.array_equal(*means)
+    assert not np.array_equal(means[0], means[1])
 
 
 def test_the_hash_of_a_model_in_several_files_is_that_of_all_of_them(folders: dict[str, str], tmp_path: Path) -> None:
