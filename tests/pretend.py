@@ -29,8 +29,8 @@ class Pretended(Tensor):
     def __new__(cls, numbers: Tensor) -> Pretended:
         with torch.inference_mode(False):  # an inference tensor of this kind cannot be indexed
             made: Pretended = Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
-                cls, numbers.size(), strides=numbers.stride(), storage_offset=numbers.storage_offset(), dtype=numbers.dtype,
-                device=DEVICE, requires_grad=False,
+                cls, numbers.size(), strides=numbers.stride(), storage_offset=numbers.storage_offset(),
+                dtype=numbers.dtype, device=DEVICE, requires_grad=False,
             )  # fmt: skip
         made.numbers = numbers
         return made
