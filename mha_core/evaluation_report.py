@@ -11,8 +11,11 @@ from mha_core.export import to_csv as view_csv
 from mha_core.export import to_json as view_json
 from mha_core.paired import LEVEL, MIN_CLUSTERS, N_BOOTSTRAP, N_FLIPS
 from mha_core.scores import METRICS
+from mha_core.text_table import table
 from mha_core.view import View
 from mha_core.views import model_provenance
+
+MANY_VALUES, SHOWN_VALUES = 10, 3  # a terminal shows the ends of a slice with more values; files hold all of them
 
 
 def evaluation_view(result: Evaluation, prompts: bool = True) -> View:
@@ -117,15 +120,29 @@ def as_text(result: Evaluation) -> str:
         rows = [_cells(result.compared(metric)[number], metric) for metric in result.metrics]
         header = ("", "clean", "changed", "difference", "95 % interval", "p", "p (Holm)", "random heads")
         controls = [_controls(result.control_effects(number, metric)) for metric in result.metrics]
-        lines += _table([header, *((*row, control) for row, control in zip(rows, controls, strict=True))])
+        lines += table([header, *((*row, control) for row, control in zip(rows, controls, strict=True))])
         metric = result.metrics[1]
-        slices = [item for item in result.by_slice(metric) if item.plan == number]
-        body = [(f"{item.slice}: {item.value}", str(item.difference.n), *_cells(item, "")[1:5])
-                for item in slices]  # fmt: skip
+        body = _slice_rows([item for item in result.by_slice(metric) if item.plan == number])
         if body:
-            lines += ["", *_table([(f"{metric} by slice", "prompts", "clean", "changed", "difference", "95 % interval"),
+            lines += ["", *table([(f"{metric} by slice", "prompts", "clean", "changed", "difference", "95 % interval"),
                                    *body])]  # fmt: skip
     return "\n".join(lines) + "\n"
+
+
+def _slice_rows(items: Sequence[Comparison]) -> list[tuple[str, ...]]:
+    """A row per value of a slice; of a slice with many values those that the plan changes most and least."""
+    rows: list[tuple[str, ...]] = []
+    for name in dict.fromkeys(item.slice for item in items):
+        values = [item for item in items if item.slice == name]
+        cut = len(values) > MANY_VALUES
+        if cut:
+            values.sort(key=lambda item: item.difference.mean)
+        for place, item in enumerate(values):
+            if cut and place == SHOWN_VALUES:
+                rows.append((f"… {len(values) - 2 * SHOWN_VALUES} values of {name} between", *[""] * 5))
+            if not cut or place < SHOWN_VALUES or place >= len(values) - SHOWN_VALUES:
+                rows.append((f"{name}: {item.value}", str(item.difference.n), *_cells(item, "")[1:5]))
+    return rows
 
 
 def _refused_lines(result: Evaluation) -> list[str]:
@@ -151,12 +168,3 @@ def _p(value: float | None) -> str:
 
 def _controls(effects: Sequence[float]) -> str:
     return f"{min(effects):+.3f} to {max(effects):+.3f} ({len(effects)} sets)" if effects else "none"
-
-
-def _table(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return [
-        "  " + "  ".join(cell.ljust(width) if not place else cell.rjust(width)
-                         for place, (cell, width) in enumerate(zip(row, widths, strict=True))).rstrip()
-        for row in rows
-    ]  # fmt: skip

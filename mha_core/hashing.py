@@ -1,9 +1,8 @@
-"""Hashes of model files, for provenance."""
+"""Hashes of model files, for provenance and as names of what is kept."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 from pathlib import Path
 
 
@@ -13,11 +12,15 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def weights_sha256(path: Path) -> str:
-    """What stands for a model's weights: the SHA-256 of its file; of an index (.json) that of the hashes of all the
-    files it names, since models of one shape share one index.
+def weights_sha256(folder: Path, weights: str) -> str:
+    """SHA-256 of a model's weights, in hexadecimal; empty where there is no such file.
+
+    weights: the file's name, or that of an index over several. An index only says which file holds what, and is the
+    same for another training of the same network: then it is the hash of the hashes of all weight files, by name.
     """
-    if path.suffix != ".json":
-        return file_sha256(path)
-    names = sorted(set(json.loads(path.read_text(encoding="utf-8"))["weight_map"].values()))
-    return hashlib.sha256("".join(file_sha256(path.parent / name) for name in names).encode()).hexdigest()
+    if weights.endswith(".safetensors"):
+        path = folder / weights
+        return file_sha256(path) if path.is_file() else ""
+    parts = sorted(folder.glob("*.safetensors"))
+    lines = "".join(f"{file_sha256(path)}  {path.name}\n" for path in parts)
+    return hashlib.sha256(lines.encode()).hexdigest() if parts else ""

@@ -354,8 +354,7 @@ def _details(name: str, hf: Any, files: ModelFiles, placement: Placement) -> Mod
     from mha_core.catalogue import PACKAGES
 
     title = PACKAGES[name].info.title if name in PACKAGES else Path(name).name if Path(name).is_dir() else name
-    path = files.folder / files.weights
-    sha256 = files.sha256 or (weights_sha256(path) if path.is_file() else "")
+    sha256 = files.sha256 or weights_sha256(files.folder, files.weights)
     made = "" if placement == HOME else f"Weights and runs are {placement}, not float32 on the CPU."
     note = " ".join(filter(None, (files.note, made)))
     return ModelDetails(

@@ -29,7 +29,8 @@ Plan = Interventions | Iterable[Intervention] | Intervention | None
 class ModelDetails:
     """What is said of a model wherever its numbers are shown.
 
-    title: name for people. origin: where the weights are from. file: the weights' file. sha256: of that file.
+    title: name for people. origin: where the weights are from. file: the weights' file. sha256: of that file; of an
+        index, of all the weight files it lists.
     n_parameters: all numbers that were trained (0: none). note: anything a reader must know.
     """
 

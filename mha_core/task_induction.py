@@ -10,24 +10,28 @@ import numpy as np
 from mha_core.induction import ordinary_ids
 from mha_core.model import Model
 from mha_core.pretrained import PretrainedModel
+from mha_core.task_words_by_frequency import FREQUENT, RARE
 from mha_core.tasks import Prompt, Task, TaskError
 
-DISTANCES = (8, 32, 128, 384)
-PER_DISTANCE, SHOWN_AGAIN = 80, 4
+# Distance in tokens -> prompts. A long one costs as much as dozens of short ones, so that there are fewer.
+DISTANCES = {8: 90, 32: 90, 128: 80, 384: 30, 1024: 10}
+SHOWN_AGAIN = 4
+BEFORE = 8  # at most, of tokens before those that come again
 _WORD = re.compile(r"^ [a-z]{3,}$")
 _ENOUGH = 1000
 
 
 def induction(model: Model, seed: int = 0) -> Task:
-    """Random words of a model's own vocabulary, four of which come again after `distance` tokens.
+    """Random words of a model's own vocabulary, four of which come again 8 to 1,024 tokens later, as far as it takes.
 
     Raises:
         TaskError: the model predicts no next word, or has too few words that are one token.
     """
     says = (
-        "Whether the token that followed last time is above another token, taken at random from the "
-        "same sequence, where random words come again after 8 to 384 tokens. Nothing but the repetition helps. Slices: "
-        "the distance, and how early the answer's token entered the vocabulary (merged early: frequent; late: rare)."
+        "Whether the token that followed last time is above another token, taken at random from the same sequence, "
+        "where random words come again after 8 to 1,024 tokens. Nothing but the repetition helps. Slices: the distance "
+        "(of the long ones there are fewer prompts, in proportion in every sample), and whether the answer is in the "
+        "earlier half of the vocabulary's words (frequent: tokenizers take common pieces first) or the later (rare)."
     )
     if model.kind != "causal-lm" or not isinstance(model, PretrainedModel):
         raise TaskError(f"{model.details.title} predicts no next word; “Induction” is for language models that do.")
@@ -38,14 +42,14 @@ def induction(model: Model, seed: int = 0) -> Task:
             "from."
         )
     rng = np.random.default_rng([seed, 4])
-    room = model.max_tokens - SHOWN_AGAIN - 12
+    room = model.max_tokens - SHOWN_AGAIN - BEFORE - 4
     prompts = tuple(
         _prompt(rng, pool, distance, number)
-        for distance in DISTANCES
-        if distance <= room
-        for number in range(PER_DISTANCE)
+        for distance, count in DISTANCES.items()
+        if distance <= min(room, len(pool) - BEFORE)
+        for number in range(count)
     )
-    return Task("induction", "Induction", says, prompts, seed=seed)
+    return Task("induction", "Induction", says, prompts, seed=seed, balanced="distance")
 
 
 def _words(model: PretrainedModel) -> list[str]:
@@ -55,15 +59,15 @@ def _words(model: PretrainedModel) -> list[str]:
 
 
 def _prompt(rng: np.random.Generator, pool: Sequence[str], distance: int, number: int) -> Prompt:
-    """`distance` tokens from the repeated ones to themselves, and up to eight before them."""
-    before = int(rng.integers(0, 9))
+    """`distance` tokens from the repeated ones to themselves, and up to `BEFORE` before them."""
+    before = int(rng.integers(0, BEFORE + 1))
     places = rng.choice(len(pool), before + distance, replace=False).tolist()
     answer = places[before + SHOWN_AGAIN]
     others = [place for place in places if place != answer and place not in places[before : before + SHOWN_AGAIN]]
     foil = others[int(rng.integers(len(others)))]
     again = places[before : before + SHOWN_AGAIN]
     text = "".join(pool[place] for place in [*places, *again])
-    word = "merged early" if answer < len(pool) // 2 else "merged late"
+    word = FREQUENT if answer < len(pool) // 2 else RARE
     slices = {"distance": str(distance), "word": word}
     # Every sequence is drawn anew: it is a template of its own.
     return Prompt(text, pool[answer], pool[foil], f"sequence {distance}-{number}", slices)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from mha_core.tasks import Prompt, Task, chosen, without_repeats
+from mha_core.task_words_by_frequency import CRITERION, FREQUENT, PEOPLE, PLACES, RARE
+from mha_core.tasks import Prompt, Task, without_repeats
 
 # A sentence, another way to say it, and its negation. {a}: who; {b}: a place, a thing or another person.
-_PEOPLE = ("doctor", "teacher", "farmer", "painter", "lawyer", "nurse", "student", "pilot", "tailor", "baker")
-_PLACES = ("village", "city", "harbour", "market", "station", "garden", "school", "library", "castle", "valley")
 _SIMILARITY = (
     (
         "The {a} bought a house in the {b}.",
@@ -118,17 +117,19 @@ def similarity(seed: int = 0) -> Task:
     rng = np.random.default_rng([seed, 5])
     prompts = []
     for number, (sentence, paraphrase, negated) in enumerate(_SIMILARITY):
-        for _ in range(8):
-            (who, other_who), (where, other_where) = chosen(rng, _PEOPLE, 2), chosen(rng, _PLACES, 2)
+        for frequency in (FREQUENT, RARE) * 4:
+            (who, other_who), (where, other_where) = (words.drawn(rng, frequency, 2) for words in (PEOPLE, PLACES))
             other = _SIMILARITY[(number + int(rng.integers(1, len(_SIMILARITY)))) % len(_SIMILARITY)][0]
             foils = {"negated": negated.format(a=who, b=where), "same words": other.format(a=who, b=where),
                      "unrelated": other.format(a=other_who, b=other_where)}  # fmt: skip
             for contrast, foil in foils.items():
+                slices = {"contrast": contrast, "word": frequency}
                 text, target = sentence.format(a=who, b=where), paraphrase.format(a=who, b=where)
-                prompts.append(Prompt(text, target, foil, f"similarity {number}", {"contrast": contrast}))
+                prompts.append(Prompt(text, target, foil, f"similarity {number}", slices))
     says = (
         "Whether a sentence's paraphrase is nearer to it (cosine of the mean-pooled embeddings) than another sentence: "
-        "its negation, another statement about the same person and place, or an unrelated one (slice: contrast). AUC "
-        "is over all pairs. Encoders are known to pass over negation."
+        "its negation, another statement about the same person and place, or an unrelated one (slice: contrast). A "
+        "second slice: whether person and place are frequent or rare words "
+        f"({CRITERION}). AUC is over all pairs. Encoders are known to pass over negation."
     )
     return Task("similarity", "Sentence similarity", says, without_repeats(prompts), "similarity", seed)

@@ -1,86 +1,97 @@
 """Tasks of one word, from templates: subject-verb agreement, indirect object, pronoun agreement.
 
-Templates and words are our own. Each prompt's words are drawn from a seed.
+Templates are our own. Each prompt's words are drawn from a seed.
 """
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 
+from mha_core.task_words_by_frequency import CRITERION, FREQUENT, NAMES, NOUNS, RARE, SUBJECTS
 from mha_core.tasks import Prompt, Task, chosen, without_repeats
 
-_NOUNS = (
-    "key", "door", "letter", "picture", "window", "teacher", "doctor", "driver", "farmer", "painter", "table", "chair",
-    "garden", "river", "mountain", "bridge", "engine", "lamp", "ticket", "student", "guard", "neighbour", "writer",
-    "pilot", "house", "boat", "tower", "road", "field", "car",
-)  # fmt: skip
 _VERBS = ((" is", " are"), (" was", " were"), (" has", " have"))
-# What stands before the subject; what joins the first and the second attractor to it.
+_SINGULAR, _PLURAL = "singular", "plural"
+# Numbers of the nouns between subject and verb (attractors).
+_ATTRACTORS = ((), (_SINGULAR,), (_PLURAL,), (_SINGULAR, _SINGULAR), (_PLURAL, _PLURAL), (_SINGULAR, _PLURAL),
+               (_PLURAL, _SINGULAR))  # fmt: skip
+# What stands before the subject; what joins the first and the second attractor to it; the end of the relative clause.
 _AGREEMENT = (
-    ("The", "near the", "beside the"), ("The old", "behind the", "of the"), ("Today the", "with the", "near the"),
-    ("I know that the", "next to the", "of the"), ("She said that the", "beside the", "behind the"),
-    ("Everyone could see that the", "in front of the", "near the"), ("We heard that the", "from the", "behind the"),
-    ("It seems that the", "opposite the", "with the"), ("Last year the", "close to the", "of the"),
-    ("The small", "by the", "near the"), ("He told us that the", "without the", "from the"),
-    ("In the morning the", "around the", "beside the"), ("Nobody knew that the", "above the", "near the"),
-    ("The famous", "of the", "behind the"), ("According to the report, the", "between the trees and the", "of the"),
-    ("They believe that the", "along with the", "near the"), ("In this story the", "before the", "with the"),
-    ("My friend thinks that the", "far from the", "beside the"), ("After the storm, the", "under the", "near the"),
-    ("You can tell that the", "across from the", "of the"), ("The new", "below the", "behind the"),
-    ("Once again, the", "beyond the", "near the"), ("The young man said that the", "past the", "of the"),
-    ("At first, the", "against the", "with the"),
-)  # fmt: skip
+    ("The", "near the", "beside the", ""),
+    ("Today the", "with the", "near the", ""),
+    ("I know that the", "next to the", "of the", ""),
+    ("She said that the", "beside the", "behind the", ""),
+    ("Everyone could see that the", "in front of the", "near the", ""),
+    ("We heard that the", "from the", "behind the", ""),
+    ("Last year the", "close to the", "of the", ""),
+    ("He told us that the", "without the", "from the", ""),
+    ("In the morning the", "around the", "beside the", ""),
+    ("Nobody knew that the", "above the", "near the", ""),
+    ("They believe that the", "under the", "near the", ""),
+    ("My friend thinks that the", "far from the", "beside the", ""),
+    ("The new", "below the", "behind the", ""),
+    ("Once again, the", "beyond the", "near the", ""),
+    ("The", "that the", "near the", "had never liked"),
+    ("I hear that the", "that the", "beside the", "could not find"),
+    ("They say that the", "that the", "behind the", "had seen last week"),
+    ("Today the", "which the", "near the", "would not give away"),
+    ("Perhaps the", "that the", "behind the", "had bought last year"),
+    ("We were told that the", "which the", "beside the", "did not want"),
+    ("The old", "that the", "near the", "had almost hit"),
+    ("It seems that the", "that the", "behind the", "could not remember"),
+    ("She knows that the", "which the", "near the", "had been waiting for"),
+    ("In this story the", "that the", "beside the", "did not understand"),
+)
 
 
 def agreement(seed: int = 0) -> Task:
     """Does the verb agree with its subject, past nouns of another number that stand nearer to it?"""
     rng = np.random.default_rng([seed, 1])
-    prompts = []
-    for number, frame in enumerate(_AGREEMENT):
-        for plural in (False, True):
-            for attractors in ((), (False,), (True,), (False, False), (True, True)):
-                for verbs in chosen_pairs(rng, 2):
-                    prompts.append(_agreement_prompt(rng, number, frame, plural, attractors, verbs))
+    prompts = [
+        _agreement_prompt(rng, number, number_of_subject, attractors, frequency)
+        for number in range(len(_AGREEMENT))
+        for number_of_subject in (_SINGULAR, _PLURAL)
+        for attractors in _ATTRACTORS
+        for frequency in (FREQUENT, RARE)
+    ]
     says = (
         "Whether the verb form that agrees with the subject (“are” after “The keys near the cabinet”) is above the one "
-        "that does not. Slices: the subject's number, how many nouns stand between subject and verb (attractors), "
-        "their number, and whether it is the subject's."
+        "that does not. Slices: the subject's number; how many nouns stand between subject and verb (attractors), "
+        "their number, and whether it is the subject's (mixed: one of each); what they stand in (a phrase, or a "
+        f"relative clause); the right verb; and whether the subject is a frequent or a rare word ({CRITERION})."
     )
     return Task("agreement", "Subject-verb agreement", says, without_repeats(prompts), seed=seed)
 
 
-def chosen_pairs(rng: np.random.Generator, n: int) -> list[tuple[str, str]]:
-    """n different verb pairs, singular and plural."""
-    return [_VERBS[place] for place in rng.choice(len(_VERBS), n, replace=False).tolist()]
-
-
 def _agreement_prompt(
-    rng: np.random.Generator, number: int, frame: tuple[str, str, str], plural: bool, attractors: tuple[bool, ...],
-    verbs: tuple[str, str],
-) -> Prompt:  # fmt: skip
-    nouns = chosen(rng, _NOUNS, 1 + len(attractors))
-    words = [frame[0], _inflected(nouns[0], plural)]
-    for joint, noun, many in zip(frame[1:], nouns[1:], attractors, strict=False):
-        words += [joint, _inflected(noun, many)]
-    right, wrong = (verbs[1], verbs[0]) if plural else verbs
-    own = "plural" if plural else "singular"
-    of_attractors = "none" if not attractors else "plural" if attractors[0] else "singular"
+    rng: np.random.Generator, number: int, of_subject: str, attractors: tuple[str, ...], frequency: str
+) -> Prompt:
+    start, *joints, end = _AGREEMENT[number]
+    subject = NOUNS.drawn(rng, frequency)[0]
+    others = chosen(rng, [noun for noun in NOUNS.frequent if noun != subject], len(attractors))
+    words = [start, _inflected(subject, of_subject)]
+    for joint, noun, of_noun in zip(joints, others, attractors, strict=False):
+        words += [joint, _inflected(noun, of_noun)]
+    words += [end] if attractors and end else []
+    singular, plural = _VERBS[int(rng.integers(len(_VERBS)))]
+    right, wrong = (plural, singular) if of_subject == _PLURAL else (singular, plural)
+    of_attractors = "none" if not attractors else attractors[0] if len(set(attractors)) == 1 else "mixed"
+    against = {"none": "none", "mixed": "mixed", of_subject: "same"}.get(of_attractors, "other")
     slices = {
-        "subject": own, "attractors": ("none", "one", "two")[len(attractors)], "attractor number": of_attractors,
-        "attractor against subject": "none" if not attractors else "same" if own == of_attractors else "other",
-        "answer": right.strip(),
+        "subject": of_subject, "attractors": ("none", "one", "two")[len(attractors)], "attractor number": of_attractors,
+        "attractor against subject": against,
+        "between": "nothing" if not attractors else "relative clause" if end else "phrase",
+        "word": frequency, "answer": right.strip(),
     }  # fmt: skip
     return Prompt(" ".join(words), right, wrong, f"agreement {number}", slices)
 
 
-def _inflected(noun: str, plural: bool) -> str:
-    return f"{noun}s" if plural else noun
+def _inflected(noun: str, number: str) -> str:
+    return f"{noun}s" if number == _PLURAL else noun
 
 
-_NAMES = (
-    "Mary", "John", "Tom", "James", "Anna", "Sarah", "David", "Peter", "Paul", "Mark", "Alice", "Emma", "Lisa", "Jack",
-    "Kate", "Robert", "Michael", "Jane", "Laura", "Daniel", "Martin", "George", "Susan", "Simon",
-)  # fmt: skip
 _THINGS = ("drink", "book", "letter", "ring", "key", "gift", "ticket", "ball")
 # A and B are the names in the order of mention, S the one that is named again.
 _INDIRECT = (
@@ -117,26 +128,20 @@ def indirect_object(seed: int = 0) -> Task:
     prompts = []
     for number, template in enumerate(_INDIRECT):
         for order in ("ABBA", "BABA"):
-            for thing in chosen(rng, _THINGS, 8):
-                once, twice = chosen(rng, _NAMES, 2)
+            for frequency, thing in zip((FREQUENT, RARE) * 4, chosen(rng, _THINGS, 8), strict=True):
+                once, twice = NAMES.drawn(rng, frequency, 2)
                 first, second = (once, twice) if order == "ABBA" else (twice, once)
                 text = template.format(A=first, B=second, S=twice, thing=thing)
-                slices = {"order": order, "thing": thing}
+                slices = {"order": order, "thing": thing, "word": frequency, "answer": once}
                 prompts.append(Prompt(text, f" {once}", f" {twice}", f"indirect object {number}", slices))
     says = (
         "Whether the name mentioned once (“ Mary” after “When Mary and John went to the store, John gave a drink to”) "
-        "is above the name mentioned twice. Slices: the order of the names (ABBA: the answer came first; BABA: second) "
-        "and what is given."
+        "is above the name mentioned twice. Slices: the order of the names (ABBA: the answer came first; BABA: "
+        f"second), what is given, the right name, and whether both names are frequent or rare ({CRITERION})."
     )
     return Task("indirect-object", "Indirect object", says, without_repeats(prompts), seed=seed)
 
 
-_SUBJECTS = {
-    "he": ("boy", "man", "king", "father", "uncle", "brother", "grandfather", "prince", "husband", "son"),
-    "she": ("girl", "woman", "queen", "mother", "aunt", "sister", "grandmother", "princess", "wife", "daughter"),
-    "it": ("dog", "horse", "cat", "bird", "cow", "rabbit", "fox", "bear", "sheepdog", "elephant"),
-    "they": ("dogs", "horses", "boys", "birds", "women", "girls", "children", "bears", "sisters", "farmers"),
-}
 _FOILS = {"he": " she", "she": " he", "it": " they", "they": " it"}
 _PRONOUN = (
     "The {s} ran away because", "The {s} could not sleep because", "The {s} stopped eating because",
@@ -155,14 +160,15 @@ def pronoun(seed: int = 0) -> Task:
     rng = np.random.default_rng([seed, 3])
     prompts = []
     for number, template in enumerate(_PRONOUN):
-        for answer, subjects in _SUBJECTS.items():
-            for subject in chosen(rng, subjects, 4):
-                slices = {"answer": answer, "contrast": "gender" if answer in ("he", "she") else "number"}
+        for (answer, subjects), frequency in product(SUBJECTS.items(), (FREQUENT, RARE)):
+            for subject in subjects.drawn(rng, frequency, 2):
+                slices = {"answer": answer, "contrast": "gender" if answer in ("he", "she") else "number",
+                          "word": frequency}  # fmt: skip
                 text = template.format(s=subject)
                 prompts.append(Prompt(text, f" {answer}", _FOILS[answer], f"pronoun {number}", slices))
     says = (
         "Whether the pronoun that agrees with the subject (“it” after “The animal crossed the road because”) is above "
-        "the one that does not: “he” against “she”, “it” against “they”. Slices: the right pronoun, and whether gender "
-        "or number tells."
+        "the one that does not: “he” against “she”, “it” against “they”. Slices: the right pronoun, whether gender "
+        f"or number tells, and whether the subject is a frequent or a rare word ({CRITERION})."
     )
     return Task("pronoun", "Pronoun agreement", says, without_repeats(prompts), seed=seed)

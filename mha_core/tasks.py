@@ -7,6 +7,7 @@ belongs to.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -50,6 +51,7 @@ class Task:
     question: "word": is the target the next (or masked) word; "similarity": is the target the nearer sentence;
         "sequence": is the target, token by token, what an encoder-decoder writes.
     seed: what the prompts were drawn with; None for a file.
+    balanced: a slice whose values stand in a sample of any size as they do in the whole; "": none.
     """
 
     name: str
@@ -58,6 +60,7 @@ class Task:
     prompts: tuple[Prompt, ...]
     question: str = "word"
     seed: int | None = None
+    balanced: str = ""
 
     @property
     def has_foils(self) -> bool:
@@ -84,7 +87,21 @@ class Task:
             by_template.setdefault(self.prompts[place].template, []).append(self.prompts[place])
         rounds = max(map(len, by_template.values()), default=0)
         order = [group[i] for i in range(rounds) for group in by_template.values() if i < len(group)]
-        return replace(self, prompts=tuple(order[:n]))
+        return replace(self, prompts=tuple(self._in_proportion(order)[:n]))
+
+    def _in_proportion(self, prompts: list[Prompt]) -> list[Prompt]:
+        """Prompts of each value of the `balanced` slice spread evenly over the whole, in their order; one of a rare
+        value comes when there are prompts enough for a whole one, so that costly prompts do not delay a first look.
+        """
+        if not self.balanced:
+            return prompts
+        values = [prompt.slices.get(self.balanced, "") for prompt in prompts]
+        counts, seen = Counter(values), Counter[str]()
+        places = []
+        for value in values:
+            seen[value] += 1
+            places.append(seen[value] / counts[value])
+        return [prompts[i] for i in sorted(range(len(prompts)), key=places.__getitem__)]
 
 
 @dataclass(frozen=True)

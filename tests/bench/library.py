@@ -86,3 +86,39 @@ def head_by_head(library: Any, model: Model, ids: tuple[int, ...]) -> Callable[.
         return effects
 
     return every_head
+
+
+def prompts_without_a_head(
+    library: Any, model: Model, batch: list[tuple[int, ...]]
+) -> Callable[[int, int], torch.Tensor]:
+    """Many prompts in one padded forward of a next-word model, one head's block of the projection's input at zero.
+
+    Returns a function of layer and head that gives the last position's logits, [prompt, vocabulary].
+    """
+    shape = model.sites[model.main_site]
+    width = max(map(len, batch))
+    ids = torch.zeros(len(batch), width, dtype=torch.long)
+    mask = torch.zeros(len(batch), width, dtype=torch.long)
+    for row, line in enumerate(batch):  # padded on the left, so that every prompt ends at the last position
+        ids[row, width - len(line) :] = torch.tensor(line)
+        mask[row, width - len(line) :] = 1
+    positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
+
+    def without(layer: int, head: int) -> torch.Tensor:
+        block = slice(head * shape.d_head, (head + 1) * shape.d_head)
+
+        def cut(_module: Any, given: tuple[torch.Tensor]) -> tuple[torch.Tensor]:
+            z = given[0].clone()
+            z[..., block] = 0
+            return (z,)
+
+        hook = library.model.layers[layer].self_attn.o_proj.register_forward_pre_hook(cut)
+        try:
+            with torch.inference_mode():
+                trunk = library.model(input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False)
+                logits: torch.Tensor = library.lm_head(trunk.last_hidden_state[:, -1])
+                return logits
+        finally:
+            hook.remove()
+
+    return without

@@ -48,7 +48,7 @@ from mha_core.catalogue import (
 )
 from mha_core.gguf import dequantised_folder
 from mha_core.hashing import file_sha256
-from tests.tiny import tiny_model_dir
+from tests.tiny import tiny_model, tiny_model_dir
 
 TEXT = "the animal crossed the road"
 
@@ -734,3 +734,23 @@ def test_a_process_that_loses_the_race_uses_the_winners_folder(
 
     monkeypatch.setattr(gguf, "_convert", overtaken)
     assert _is_whole(dequantised_folder(*source, cache, quiet))
+
+
+def test_weights_in_several_files_are_named_by_all_of_them(tmp_path: Path) -> None:
+    """The index of two trainings of one network is the same: what is kept of one must not be taken for the other."""
+    hashes, indices = [], []
+    for number in (0, 1):
+        folder = tiny_model_dir("llama", tmp_path / str(number))
+        network = tiny_model("llama")
+        with torch.no_grad():
+            last = list(network.parameters())[-1]
+            last.add_(number)
+        (folder / "model.safetensors").unlink()
+        network.save_pretrained(folder, max_shard_size="20KB")
+        indices.append((folder / "model.safetensors.index.json").read_bytes())
+        details = load_model(str(folder)).details
+        assert details.file == "model.safetensors.index.json"
+        hashes.append(details.sha256)
+    assert indices[0] == indices[1]
+    assert hashes[0] != hashes[1]
+    assert all(len(value) == 64 for value in hashes)

@@ -12,6 +12,7 @@ from torch.nn.functional import cosine_similarity
 from mha_core import AttentionKnockout, HeadAblation, HeadRef, InterventionError, Interventions, Model, load_model
 from mha_core.batched import ask, buckets
 from mha_core.evaluation import Evaluation, evaluate, evaluation_steps, plans_of, random_plans
+from mha_core.evaluation_report import as_text
 from mha_core.questions import questions_for
 from mha_core.task_sets import built_in
 from mha_core.tasks import Prompt, Task, TaskError
@@ -239,3 +240,17 @@ def test_a_task_is_refused_by_a_model_of_another_kind(models: dict[str, Model]) 
         questions_for(models["llama"], date_task())
     with pytest.raises(TaskError, match="is an encoder-decoder"):
         questions_for(load_model("date-translator"), word_task())
+
+
+def test_a_terminal_shows_the_ends_of_a_slice_with_many_values(models: dict[str, Model]) -> None:
+    prompts = tuple(
+        Prompt(f"{text[:20]} {text[25:40]}", ",", ".", f"t{i % 6}", {"many": f"v{i % 13}", "few": str(i % 2)})
+        for i, text in enumerate(SENTENCES[:26])
+    )
+    result = evaluate(models["llama"], Task("t", "T", "", prompts), plans_of("L0H1", "zero"), n_controls=0)
+    lines = as_text(result).splitlines()
+    assert sum("many: v" in line for line in lines) == 6
+    assert any("… 7 values of many between" in line for line in lines)
+    assert sum("few: " in line for line in lines) == 2
+    ordered = sorted((i for i in result.by_slice("logit_diff") if i.slice == "many"), key=lambda i: i.difference.mean)
+    assert f"many: {ordered[0].value} " in next(line for line in lines if "many: v" in line)

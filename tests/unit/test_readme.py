@@ -37,6 +37,15 @@ def test_the_figures_are_figures(shown: dict[str, Any]) -> None:
     assert shown["result"].weights.shape == (2, 8, 16, 16)
 
 
+def test_the_task_is_measured(shown: dict[str, Any]) -> None:
+    zero = shown["found"].compared("accuracy")[0]
+    assert zero.clean == 1
+    assert zero.difference.mean == pytest.approx(-0.93, abs=0.005)
+    assert zero.difference.high < -0.7
+    assert shown["heads"].finished
+    assert shown["heads"].shape == (2, 4)
+
+
 def test_the_picture_is_there() -> None:
     for picture in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", README):
         assert (Path(__file__).parents[2] / picture).is_file()

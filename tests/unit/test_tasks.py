@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from mha_core import Model, load_model
 from mha_core.questions import questions_for
-from mha_core.task_files import EXAMPLE_CSV, MAX_ROWS, read_task
 from mha_core.task_sets import built_in, offered, task_names
 from mha_core.task_similarity import similarity
 from mha_core.task_words import agreement, indirect_object, pronoun
+from mha_core.task_words_by_frequency import KINDS, NAMES, NOUNS, OPPOSITES, PEOPLE, PLACES, SUBJECTS
 from mha_core.tasks import Prompt, Task, TaskError
 from tests.tiny import tiny_model_dir
 
@@ -45,9 +47,54 @@ def test_the_right_verb_agrees_with_the_subject() -> None:
 
 def test_slices_of_agreement_are_balanced() -> None:
     prompts = agreement(0).prompts
-    plural = sum(p.slices["subject"] == "plural" for p in prompts)
-    assert abs(2 * plural - len(prompts)) < 0.05 * len(prompts)
+    for name in ("subject", "word"):
+        first = sum(p.slices[name] == prompts[0].slices[name] for p in prompts)
+        assert abs(2 * first - len(prompts)) < 0.05 * len(prompts)
     assert {p.slices["attractors"] for p in prompts} == {"none", "one", "two"}
+    assert {p.slices["between"] for p in prompts} == {"nothing", "phrase", "relative clause"}
+
+
+def test_attractors_are_of_the_number_that_is_said() -> None:
+    found = {(p.slices["subject"], p.slices["attractor number"]): p.slices["attractor against subject"]
+             for p in agreement(0).prompts}  # fmt: skip
+    assert found == {
+        ("singular", "none"): "none", ("singular", "singular"): "same", ("singular", "plural"): "other",
+        ("singular", "mixed"): "mixed", ("plural", "none"): "none", ("plural", "singular"): "other",
+        ("plural", "plural"): "same", ("plural", "mixed"): "mixed",
+    }  # fmt: skip
+    for prompt in agreement(0).prompts:
+        words = prompt.text.split()
+        nouns = [word.removesuffix("s") in NOUNS.frequent + NOUNS.rare for word in words]
+        plurals = [word.endswith("s") for word, noun in zip(words, nouns, strict=True) if noun]
+        assert plurals[0] == (prompt.slices["subject"] == "plural")
+        kind = {(): "none", (True,): "plural", (False,): "singular"}.get(tuple(sorted(set(plurals[1:]))), "mixed")
+        assert (len(plurals) - 1, kind) == (
+            ("none", "one", "two").index(prompt.slices["attractors"]), prompt.slices["attractor number"]
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_frequent_and_rare_words_are_a_slice_with_many_prompts_each(make: object) -> None:
+    assert callable(make)
+    prompts = make(0).prompts
+    counts = Counter(prompt.slices["word"] for prompt in prompts)
+    assert set(counts) == {"frequent", "rare"}
+    assert min(counts.values()) > 0.45 * len(prompts)
+
+
+@pytest.mark.parametrize("make", [agreement, indirect_object, pronoun])
+def test_the_right_word_is_a_slice_and_none_is_nearly_always_right(make: object) -> None:
+    assert callable(make)
+    prompts = make(0).prompts
+    assert all(prompt.slices["answer"] == prompt.target.strip() for prompt in prompts)
+    counts = Counter(prompt.slices["answer"] for prompt in prompts)
+    assert max(counts.values()) < 0.35 * len(prompts)
+
+
+def test_no_word_is_both_frequent_and_rare() -> None:
+    pools = (NOUNS, NAMES, PEOPLE, PLACES, *SUBJECTS.values(), *KINDS.values(), *OPPOSITES.values())
+    frequent, rare = ({word for pool in pools for word in pool.of(which)} for which in ("frequent", "rare"))
+    assert not frequent & rare
 
 
 def test_the_indirect_object_is_mentioned_once_and_in_the_order_that_is_said() -> None:
@@ -62,6 +109,14 @@ def test_a_small_sample_already_comes_from_many_templates() -> None:
     assert len({p.template for p in task.sample(24, seed=5).prompts}) == 24
     assert task.sample(24, seed=5) == task.sample(24, seed=5)
     assert sorted(p.text for p in task.sample(None).prompts) == sorted(p.text for p in task.prompts)
+
+
+def test_a_balanced_sample_has_each_value_in_proportion() -> None:
+    prompts = tuple(Prompt(f"{i}", " a", " b", f"{i}", {"d": "long" if i < 10 else "short"}) for i in range(100))
+    task = Task("t", "T", "", prompts, balanced="d")
+    for n in (10, 20, 50):
+        assert sum(p.slices["d"] == "long" for p in task.sample(n, seed=3).prompts) == n // 10
+    assert set(task.sample(None).prompts) == set(prompts)
 
 
 def test_every_prompt_is_usable_or_refused_with_a_reason(model: Model) -> None:
@@ -82,60 +137,13 @@ def test_a_model_is_not_given_what_it_cannot_do(model: Model, encoder: Model) ->
         built_in("agreement", encoder)
     with pytest.raises(TaskError, match="is not a task; there are agreement"):
         built_in("syntax", model)
-    assert len(task_names()) == 5
+    with pytest.raises(TaskError, match="fills no gaps"):
+        built_in("masked-word", model)
+    with pytest.raises(TaskError, match="date translator"):
+        built_in("dates", model)
+    assert len(task_names()) == 7
 
 
 def test_tasks_are_offered_where_their_answers_are_single_tokens(model: Model, encoder: Model) -> None:
     assert [task.name for task in offered(encoder)] == ["similarity"]
     assert offered(model) == (), "its 320 tokens hold neither verbs nor names"
-
-
-def test_a_file_gives_prompts_slices_and_the_rows_that_cannot_be_used() -> None:
-    text = (
-        "prompt,target,foil,kind\n"
-        "The cat,is,are,one\n"
-        ",is,are,one\n"
-        "The cats,,is,many\n"
-        "The dogs,are,,many\n"
-        "The dog,is,are,one,extra\n"
-        f"{'x' * 10_001},is,are,one\n"
-    )
-    own = read_task(text.encode(), "mine.csv")
-    assert [(p.text, p.target, p.foil, dict(p.slices)) for p in own.task.prompts] == [
-        ("The cat", " is", " are", {"kind": "one"})
-    ]
-    assert [r.row for r in own.refused] == [2, 3, 4, 5, 6]
-    words = ("prompt is empty", "target is empty", "foil is missing", "5 cells", "10,001 characters")
-    assert all(word in refused.reason for word, refused in zip(words, own.refused, strict=True))
-
-
-def test_json_lines_give_the_same_and_a_foil_is_optional() -> None:
-    lines = '{"prompt": "The cat", "target": "is", "n": 3}\nnot json\n{"prompt": "A", "target": ["x"]}\n'
-    own = read_task(lines.encode(), "mine.jsonl")
-    assert not own.task.has_foils
-    assert own.task.prompts[0].slices == {"n": "3"}
-    assert [r.row for r in own.refused] == [2, 3]
-
-
-def test_the_example_file_is_a_task() -> None:
-    own = read_task(EXAMPLE_CSV.encode("utf-8-sig"), "example.csv")
-    assert own.refused == ()
-    assert own.task.templates == ("cabinet",)
-    assert own.task.slice_names == ("subject",)
-
-
-@pytest.mark.parametrize(
-    ("data", "words"),
-    [
-        (b"\xff\xfe\x00", "not UTF-8"),
-        (b"text,answer\na,b\n", "prompt and target must be among them"),
-        (b"", "names the columns nothing"),
-        (b"prompt,target\n,\n", "no row that can be used"),
-        (b"prompt,target\n" + b"a,b\n" * (MAX_ROWS + 1), "more than 5,000 rows"),
-        (b"a" * 2_000_001, "Split it"),
-        (("prompt,target," + ",".join(f"s{i}" for i in range(21)) + "\na,b" + ",1" * 21).encode(), "21 slice columns"),
-    ],
-)
-def test_a_file_that_is_no_task_is_refused_in_a_sentence(data: bytes, words: str) -> None:
-    with pytest.raises(TaskError, match=words):
-        read_task(data, "mine.csv")
