@@ -1,4 +1,7 @@
-"""What one forward pass left behind: enough to make any layer's maps again when they are looked at."""
+"""What one forward pass left behind: enough to make any layer's maps again when they are looked at.
+
+Maps are made where the model is, as the run made them; what is read is on the CPU in float32.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ import torch
 from torch import Tensor
 
 from mha_core.attention import AttentionInputs, AttentionOutput
+from mha_core.devices import at_home
 from mha_core.interventions import Interventions
 from mha_core.tokens import Tokens
 
@@ -99,11 +103,11 @@ class Trace:
 
     def weights(self, layer: int, site: str | None = None) -> Tensor:
         """Attention weights of every head of a layer, [head, query, key], as this run used them."""
-        return self._output(layer, site).weights[0]
+        return at_home(self._output(layer, site).weights[0])
 
     def head_outputs(self, layer: int, site: str | None = None) -> Tensor:
         """z of every head, [head, query, d_head], after this run's interventions, before the output projection."""
-        return self._output(layer, site).head_outputs[0]
+        return at_home(self._output(layer, site).head_outputs[0])
 
     def contributions(self, layer: int, site: str | None = None) -> Tensor:
         """z W_O of every head, [head, query, d_model]. Summed over heads, plus the projection's bias, they are
@@ -115,7 +119,7 @@ class Trace:
 
     def attention_output(self, layer: int, site: str | None = None) -> Tensor:
         """What the attention of this layer really wrote during the run, [query, d_model]."""
-        return self._attention_outputs[self._slot(layer, site)][0]
+        return at_home(self._attention_outputs[self._slot(layer, site)][0])
 
     def output_projection(self, layer: int, site: str | None = None) -> OutputProjection:
         """W_O of a layer, by head."""
@@ -123,12 +127,12 @@ class Trace:
 
     def inputs(self, layer: int, site: str | None = None) -> AttentionInputs:
         """Q, K and V as they were multiplied (after rotary positions), mask, bias, scale: batch of one."""
-        return self._records[self._slot(layer, site)]
+        return self._records[self._slot(layer, site)].at_home()
 
     def empty_rows(self, layer: int, site: str | None = None) -> Tensor | None:
         """[head, query] True where a query may attend to nothing, so that its row is zero; None: no such row."""
         empty = self._output(layer, site).empty_rows
-        return None if empty is None else empty[0]
+        return None if empty is None else empty[0].cpu()
 
     def contribution_error(self, layer: int, site: str | None = None) -> float:
         """Largest difference between the sum of all heads' contributions (plus bias) and what the layer wrote."""
