@@ -67,9 +67,10 @@ def _figures(
         metric = metric_of(evaluation.metrics)
         found.append(("Plans", plans_figure(evaluation, metric, names, evaluation.compared(metric)),
                       "Change with its 95 % interval over templates; small marks: random heads."))  # fmt: skip
-        slices = evaluation.by_slice(metric)
-        if slices:
-            found.append(("Plans by slice", slices_figure(slices, metric, names), "In brackets: prompts."))
+        compared = evaluation.by_slice(metric)
+        for name in evaluation.slices():
+            part = [item for item in compared if item.slice == name]
+            found.append((f"Plans by {name}", slices_figure(part, metric, names), "In brackets: prompts."))
     if sweep is not None:
         metric = sweep_metric(sweep)
         mapped = head_map(sweep, metric)
