@@ -84,9 +84,12 @@ def share(amounts: Sequence[int], workers: int) -> int:
 
 @dataclass(eq=False)
 class _Hand:
-    """A worker as this process sees it. jobs: numbers of those it has, the one that it runs first."""
+    """A worker as this process sees it. jobs: numbers of those it has, the one that it runs first. loading: what it
+    says when it has the model.
+    """
 
     actor: Any
+    loading: Any = None
     ready: bool = False
     jobs: deque[int] = field(default_factory=deque)
 
@@ -188,12 +191,13 @@ class RayEngine:
             if not finished:  # what is still running is nobody's any more
                 self._stop_workers([hand for hand in self._hands if hand.jobs or not hand.ready])
 
-    def start_worker(self, ray: Any) -> tuple[_Hand, Any]:
-        """A new worker, and what it will say when it has the model."""
+    def start_worker(self, ray: Any) -> _Hand:
+        """A new worker, which begins to load the model."""
         actor = ray.remote(Worker).options(**self._options).remote(self._options["num_cpus"])
         hand = _Hand(actor)
         self._hands.append(hand)
-        return hand, actor.load.remote(self.model_name, self.placement)
+        hand.loading = actor.load.remote(self.model_name, self.placement)
+        return hand
 
     def welcome(self, hand: _Hand, said: tuple[dict[str, str], str, int]) -> None:
         """Take a worker that has loaded the model, if it is the same model.
@@ -242,7 +246,10 @@ class _Run:
         self.engine, self.ray, self.jobs = engine, ray, jobs
         self.waiting = deque(range(len(jobs)))
         self.losses = [0] * len(jobs)
-        self.running: dict[Any, tuple[_Hand, int | None]] = {}  # reference -> whose, and which job (None: loading)
+        # Reference -> whose, and which job. None: loading, perhaps since an earlier run that the others did alone.
+        self.running: dict[Any, tuple[_Hand, int | None]] = {
+            hand.loading: (hand, None) for hand in engine._hands if not hand.ready
+        }
 
     def results(self, tell: Tell) -> Iterator[tuple[int, Result]]:
         """Results as they come."""
@@ -267,8 +274,8 @@ class _Run:
     def _give_out(self) -> None:
         """As many workers as there is work for, each with a few jobs."""
         for _ in range(min(self.engine.workers, len(self.waiting)) - len(self.engine._hands)):
-            hand, reference = self.engine.start_worker(self.ray)
-            self.running[reference] = (hand, None)
+            hand = self.engine.start_worker(self.ray)
+            self.running[hand.loading] = (hand, None)
         for _ in range(_QUEUED):  # round by round, so that the last jobs are spread too
             for hand in self.engine._hands:
                 if hand.ready and self.waiting and len(hand.jobs) < _QUEUED:
