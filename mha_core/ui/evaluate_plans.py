@@ -12,7 +12,6 @@ from mha_core.ui.evaluate_state import MAX_MEASURED
 from mha_core.ui.plan_building import reference_lines
 from mha_core.ui.session import current, update
 from mha_core.ui.state import MAX_PLAN, MAX_PLANS, SavedPlan, ViewState
-from mha_core.ui.text import counted
 
 _SHOWN_HEADS = 4
 
@@ -110,6 +109,4 @@ def toggled(name: str) -> None:
 
 def said_plan(names: Sequence[str]) -> str:
     """The working plan in a sentence."""
-    return (
-        f"Your plan: {counted(len(names), 'head')} off, {named_heads(names)}." if names else "Your plan: no head off."
-    )
+    return f"Switched off by your clicks, and on the Ablate page: {named_heads(names) if names else 'no head'}."
