@@ -57,7 +57,8 @@ def test_a_map_grows_is_stopped_is_clicked_and_goes_on(page: Page, url: str) -> 
     kept = more_than(page, first)
 
     click_cell(page.get_by_role("application", name=re.compile("^Effect of each head on the task")).first, 1, 2)
-    expect(page.get_by_text("Switched off by your clicks, and on the Ablate page: cross.L1H2.")).to_be_visible(
+    said = page.get_by_text("Switched off by your clicks, and on the Ablate page: cross.L1H2.")
+    expect(said).to_be_visible(timeout=A_RUN)
         timeout=A_RUN
     )
     settle(page)
