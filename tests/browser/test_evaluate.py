@@ -59,8 +59,6 @@ def test_a_map_grows_is_stopped_is_clicked_and_goes_on(page: Page, url: str) -> 
     click_cell(page.get_by_role("application", name=re.compile("^Effect of each head on the task")).first, 1, 2)
     said = page.get_by_text("Switched off by your clicks, and on the Ablate page: cross.L1H2.")
     expect(said).to_be_visible(timeout=A_RUN)
-        timeout=A_RUN
-    )
     settle(page)
     expect(page).to_have_url(re.compile("off=cross.L1H2"), timeout=A_RUN)
     assert more_than(page, 0) == kept
