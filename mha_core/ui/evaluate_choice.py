@@ -188,7 +188,9 @@ def _plan_choice(model: Model) -> dict[str, Interventions]:
     plans, problems = plans_to_measure(current(), model)
     for problem in problems:
         st.warning(plain(problem))
-    if not plans:
+    if not plans and (current().typed or current().off) and not current().ways:
+        st.caption("Choose zero, mean or both: heads are switched off in one of these ways.")
+    elif not plans:
         st.caption("No plan yet: type heads, or switch some off on the Ablate page. The unchanged model can be "
                    "measured, and every head swept, without one.")  # fmt: skip
         return {}
