@@ -6,6 +6,7 @@ from mha_core.paths import asset
 from mha_core.ui.pages import navigation, needs_model
 from mha_core.ui.session import adopt_url, held, write_url
 from mha_core.ui.sidebar import draw_sidebar
+from mha_core.ui.stores import store
 
 st.set_page_config(
     page_title="Headscope",
@@ -22,3 +23,4 @@ adopt_url()
 draw_sidebar(load_model=needs_model(page))
 page.run()
 write_url()
+store().settle()

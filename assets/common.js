@@ -43,20 +43,28 @@ function unpack(bytes) {
   const ends = header.meta.scale_to ?? header.meta.range ?? [0, 1];
   const [low, high] = Array.isArray(ends) ? ends : [0, ends];
   const arrays = {};
-  for (const { name, dtype, shape, offset } of header.arrays) {
+  for (const { name, dtype, shape, offset, lower } of header.arrays) {
     const Type = types[dtype];
-    const count = shape.reduce((a, b) => a * b, 1);
+    const count = lower ? (shape[0] * (shape[0] + 1)) / 2 : shape.reduce((a, b) => a * b, 1);
     const start = bytes.byteOffset + 4 + length + offset;
     const aligned = start % Type.BYTES_PER_ELEMENT === 0;
-    const values = aligned
+    const sent = aligned
       ? new Type(bytes.buffer, start, count)
       : new Type(bytes.buffer.slice(start, start + count * Type.BYTES_PER_ELEMENT));
+    const values = lower ? square(sent, shape[0]) : sent;
     const array = { values, shape, dtype, scale: 1, base: 0 }; // a number is values[i] * scale + base
     if (dtype === "uint8") array.scale = 1 / 255;
     if (dtype === "uint16") Object.assign(array, { scale: (high - low) / 65535, base: low });
     arrays[name] = array;
   }
   return { kind: header.kind, meta: header.meta, provenance: header.provenance || {}, arrays };
+}
+
+/** The square of which only the rows up to the diagonal were sent; above it are zeros. */
+function square(sent, size) {
+  const whole = new sent.constructor(size * size);
+  for (let row = 0, from = 0; row < size; from += ++row) whole.set(sent.subarray(from, from + row + 1), row * size);
+  return whole;
 }
 
 function sameBytes(a, b) {

@@ -80,14 +80,25 @@ class BlockKeys(Edit):
 
 
 @dataclass(frozen=True, eq=False)
-class AttentionOutput:
-    """What one attention leaves behind.
+class AttentionWeights:
+    """How a layer's queries weigh the keys, before anything is mixed.
 
     weights: [batch, head, query, key] after the softmax and any edit of the weights.
-    head_outputs: [batch, head, query, d_head], z, before the output projection, after any edit.
     empty_rows: [batch, head, query] True where a query may attend to nothing (its weights and z are zero), or None
         when there is no such row.
     n_blocked: for each `BlockKeys` edit, in order, how many cells that were open it has closed.
+    """
+
+    weights: Tensor
+    empty_rows: Tensor | None = None
+    n_blocked: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionOutput:
+    """What one attention leaves behind: `AttentionWeights`, and what they mix.
+
+    head_outputs: [batch, head, query, d_head], z, before the output projection, after any edit.
     """
 
     weights: Tensor
@@ -117,6 +128,17 @@ class AttentionInputs:
             self.query, self.key, self.value, mask=self.mask, causal=self.causal, bias=self.bias,
             scale=self.scale, softcap=self.softcap, sinks=self.sinks, edits=self.edits,
         )  # fmt: skip
+
+    def weigh(self) -> AttentionWeights:
+        """The first half of `attend`: the weights, for who looks at maps only. Equal to the whole's, bit by bit."""
+        _check_shapes(self.query, self.key, self.value)
+        return _weigh(
+            self.query, self.key, self.mask, self.causal, self.bias, self.scale, self.softcap, self.sinks, self.edits
+        )
+
+    def mix(self, weighed: AttentionWeights) -> AttentionOutput:
+        """The second half of `attend`, for weights that `weigh` gave."""
+        return _mix(weighed, self.value, self.edits)
 
     def without_edits(self) -> AttentionInputs:
         """The same arguments with no intervention in this call (upstream ones remain in Q, K and V)."""
@@ -183,14 +205,25 @@ def attend(
     """
     _check_shapes(query, key, value)
     edits = tuple(edits or ())
+    weighed = _weigh(query, key, mask, causal, bias, scale, softcap, sinks, edits)
+    return _mix(weighed, value, edits)
+
+
+def _weigh(
+    query: Tensor, key: Tensor, mask: Tensor | None, causal: bool, bias: Tensor | None, scale: float | None,
+    softcap: float | None, sinks: Tensor | None, edits: tuple[Edit, ...],
+) -> AttentionWeights:  # fmt: skip
     scores = attention_scores(query, key, mask=mask, causal=causal, bias=bias, scale=scale, softcap=softcap)
     scores, n_blocked = _block_keys(scores, mask, causal, edits)
     weights, empty_rows = _softmax_rows(scores, sinks)
-    weights = weights.to(query.dtype)
-    weights = _spread_weights(weights, scores, mask, causal, edits)
-    value = _repeat_heads(value, query.shape[1])
-    head_outputs = weights @ value  # [batch, head, query, d_value]
-    return AttentionOutput(weights, _edit_outputs(head_outputs, edits), empty_rows, n_blocked)
+    weights = _spread_weights(weights.to(query.dtype), scores, mask, causal, edits)
+    return AttentionWeights(weights, empty_rows, n_blocked)
+
+
+def _mix(weighed: AttentionWeights, value: Tensor, edits: tuple[Edit, ...]) -> AttentionOutput:
+    value = _repeat_heads(value, weighed.weights.shape[1])
+    head_outputs = weighed.weights @ value  # [batch, head, query, d_value]
+    return AttentionOutput(weighed.weights, _edit_outputs(head_outputs, edits), weighed.empty_rows, weighed.n_blocked)
 
 
 def attention_scores(

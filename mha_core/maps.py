@@ -2,14 +2,17 @@
 
 All drawings of a layer come from the same numbers, `LayerMaps.data`. Heads are never averaged, and nothing that is
 hidden renormalises what is shown.
+
+What is drawn of a long text is small beside its maps (151 MB a layer at 2,048 tokens) and takes long to make, so that a
+page may keep it: everything that is made from the maps goes through `LayerMaps.keep`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +20,8 @@ from torch import Tensor
 
 from mha_core.metrics import sentence_measures, special_mask
 from mha_core.model import Model
-from mha_core.norms import value_weighted
-from mha_core.pooling import Displayed, MapOptions, displayed
+from mha_core.norms import value_norms
+from mha_core.pooling import Displayed, Frame, MapOptions, displayed
 from mha_core.trace import Trace
 from mha_core.view import View, max_pool, to_uint16, top_of_rows
 from mha_core.views import provenance
@@ -27,6 +30,19 @@ EXACT_CELLS = 256  # positions a side up to which a whole layer's maps travel ce
 POOLED_CELLS = 192
 TEXT_KEYS = 24  # keys a query keeps in the text view of a long input
 QUANTITIES = {"weights": "attention weight α", "value": "value-weighted ‖α v W_O‖"}
+
+T = TypeVar("T")
+
+
+class Keep(Protocol):
+    """Finds what was made under a key, or makes it (and may keep it). Results are never changed afterwards."""
+
+    def __call__(self, key: Hashable, make: Callable[[], T], /) -> T: ...
+
+
+def make_anew(key: Hashable, make: Callable[[], T]) -> T:
+    """Keeps nothing."""
+    return make()
 
 
 @dataclass(frozen=True)
@@ -43,21 +59,46 @@ class Look:
 
 @dataclass(frozen=True, eq=False)
 class LayerMaps:
-    """One layer of one run, looked at in one way."""
+    """One layer of one run, looked at in one way.
+
+    top: the end of the colour scale, where several layers are compared on one.
+    keep: where what is made from the maps may be found again.
+    """
 
     model: Model
     trace: Trace
     site: str
     layer: int
     look: Look = field(default_factory=Look)
-    top: float | None = None  # the end of the colour scale, where several layers are compared on one
+    top: float | None = None
+    keep: Keep = make_anew
+
+    def _kept(self, what: Hashable, make: Callable[[], T]) -> T:
+        """Something made from the maps. The key holds all that they depend on: the run (by its serial number), the
+        layer, the quantity, and which tokens are shown; `what` is to hold the rest.
+        """
+        key = (self.trace.serial, self.site, self.layer, self.look.quantity, self.look.options, what)
+        return self.keep(key, make)
+
+    def _numbers(self, heads: slice) -> Tensor:
+        """[head, query, key] of some heads over the tokens themselves, before words are joined or tokens hidden."""
+        weights = self.trace.weights(self.layer, self.site)[heads]
+        if self.look.quantity == "weights":
+            return weights
+        norms = self._kept("value norms", lambda: value_norms(self.trace, self.layer, self.site))
+        return weights * norms[heads, None, :]  # as `norms.value_weighted`
+
+    def _displayed(self, heads: slice) -> Displayed:
+        return displayed(self._numbers(heads), *self.trace.site_tokens(self.site), self.look.options)
 
     @cached_property
     def numbers(self) -> Tensor:
         """[head, query, key] over the tokens themselves, before words are joined or tokens hidden."""
-        if self.look.quantity == "value":
-            return value_weighted(self.trace, self.layer, self.site)
-        return self.trace.weights(self.layer, self.site)
+        return self._numbers(slice(None))
+
+    def numbers_of(self, head: int) -> Tensor:
+        """`numbers` of one head, [query, key]."""
+        return self._numbers(slice(head, head + 1))[0]
 
     @cached_property
     def data(self) -> Displayed:
@@ -65,9 +106,24 @@ class LayerMaps:
         return displayed(self.numbers, *self.trace.site_tokens(self.site), self.look.options)
 
     @cached_property
+    def frame(self) -> Frame:
+        """`data` without the numbers: labels, and how much of each row is shown."""
+        return self._kept("frame", lambda: self.data.frame)
+
+    @cached_property
     def array(self) -> NDArray[np.float32]:
         """[head, query, key] as drawn."""
         return np.asarray(self.data.weights, dtype=np.float32)
+
+    def map_of(self, head: int) -> NDArray[np.float32]:
+        """[query, key] of one head as drawn: `array[head]`, without the other heads where they are not needed."""
+        if "data" in self.__dict__:  # they have been made
+            return self.array[head]
+        return np.asarray(self._displayed(slice(head, head + 1)).weights[0], dtype=np.float32)
+
+    @property
+    def n_heads(self) -> int:
+        return self.trace.sites[self.site].n_heads
 
     @cached_property
     def range(self) -> tuple[float, float]:
@@ -75,28 +131,29 @@ class LayerMaps:
         if self.top is not None:
             return 0.0, self.top
         if self.look.own_range or self.look.quantity != "weights":
-            return 0.0, max(float(self.array.max(initial=0.0)), 1e-6)
+            return 0.0, self._kept("largest", lambda: max(float(self.array.max(initial=0.0)), 1e-6))
         return 0.0, 1.0
 
     @property
     def causal(self) -> bool:
-        return self.trace.sites[self.site].causal and len(self.data.query_labels) == len(self.data.key_labels)
+        return self.trace.sites[self.site].causal and len(self.frame.query_labels) == len(self.frame.key_labels)
 
     @property
     def is_long(self) -> bool:
         """Too long for every head of the layer to travel cell by cell."""
-        return max(self.array.shape[1:]) > EXACT_CELLS
+        return max(len(self.frame.query_labels), len(self.frame.key_labels)) > EXACT_CELLS
 
     def query_index(self, position: int) -> int:
         """The row that shows a token (its word's row; the last row when it is hidden)."""
-        row = self.data.row_of(position, self.trace.site_tokens(self.site)[0], self.look.options.words)
-        return len(self.data.query_labels) - 1 if row is None else row
+        row = self.frame.row_of(position, self.trace.site_tokens(self.site)[0], self.look.options.words)
+        return len(self.frame.query_labels) - 1 if row is None else row
 
     def grid_view(self, selected: int, ring: str) -> View:
         """All heads side by side, on one colour scale; pooled by maximum (and said so) when the text is long."""
-        array, block = self.array, (1, 1)
-        if self.is_long:
-            array, block = max_pool(array, POOLED_CELLS)
+        if not self.is_long:
+            array, block = self.array, (1, 1)
+        else:
+            array, block = self._kept("pooled", lambda: max_pool(self.array, POOLED_CELLS))
         n_heads = len(array)
         meta = self._meta("layer") | {
             "alt": f"Maps of all {n_heads} heads of layer {self.layer}: {self._size()}.",
@@ -110,25 +167,24 @@ class LayerMaps:
 
     def matrix_view(self, head: int, cell: tuple[int, int] | None = None, exact: bool = False) -> View:
         """One head's map, every cell of it. exact: float32 also where a long text's map travels in 16 bits."""
-        array: NDArray[Any] = self.array[head]
         meta = self._meta("matrix", head) | {
             "alt": f"Map of {self.name(head)}: {self._size()}. Arrow keys move over the cells.",
             "title": self.name(head),
             "cell": None if cell is None else list(cell),
             "off": head in self._off(),
         }
-        if self.is_long and not exact:  # exact to the fifth digit, in half the bytes
-            array, meta["scale_to"] = to_uint16(array, self.range), list(self.range)
-        return View("matrix", {"map": array}, meta, self._provenance([head]))
+        if not self.is_long or exact:
+            return View("matrix", {"map": self.map_of(head)}, meta, self._provenance([head]))
+        # Exact to the fifth digit, in half the bytes.
+        steps = self._kept(("map", head, self.range), lambda: to_uint16(self.map_of(head), self.range))
+        meta["scale_to"] = list(self.range)
+        return View("matrix", {"map": steps}, meta, self._provenance([head]))
 
     def text_view(self, selected: int, query: int) -> View:
         """The text, once per head of the layer, shaded by where that head looks from one token."""
-        n_heads = len(self.array)
-        arrays: dict[str, NDArray[Any]] = {"maps": self.array}
-        if self.is_long:
-            values, keys = top_of_rows(self.array, TEXT_KEYS)
-            arrays = {"top_values": values, "top_keys": keys}
-        arrays["row_mass"] = np.asarray(self.data.shown + self.data.hidden, dtype=np.float32)
+        n_heads = self.n_heads
+        arrays = self._rows()
+        arrays["row_mass"] = np.asarray(self.frame.shown + self.frame.hidden, dtype=np.float32)
         meta = self._meta("text") | {
             "alt": f"Where each of the {n_heads} heads of layer {self.layer} looks from a token. Arrow keys choose it.",
             "titles": [self.name(head) for head in range(n_heads)],
@@ -140,12 +196,9 @@ class LayerMaps:
 
     def lines_view(self, head: int, edges: int = 400) -> View:
         """A head as lines from queries to keys, the strongest ones; on a short text the layer's others can be added."""
-        heads = [head] if self.is_long else list(range(len(self.array)))
-        arrays: dict[str, NDArray[Any]] = {"maps": self.array[heads]}
-        if self.is_long:
-            values, keys = top_of_rows(self.array[heads], TEXT_KEYS)
-            arrays = {"top_values": values, "top_keys": keys}
-        arrays["row_mass"] = np.asarray((self.data.shown + self.data.hidden)[heads], dtype=np.float32)
+        heads = [head] if self.is_long else list(range(self.n_heads))
+        arrays = self._rows(head)
+        arrays["row_mass"] = np.asarray((self.frame.shown + self.frame.hidden)[heads], dtype=np.float32)
         meta = self._meta("lines", head) | {
             "alt": f"Lines of {self.name(head)} from queries to keys: {self._size()}.",
             "title": self.name(head),
@@ -155,12 +208,23 @@ class LayerMaps:
         }
         return View("lines", arrays, meta, self._provenance([head]))
 
+    def _rows(self, head: int | None = None) -> dict[str, NDArray[Any]]:
+        """Whole rows of every head; of a long text only their strongest keys, and of one head only if it is named."""
+        if not self.is_long:
+            return {"maps": self.array}
+
+        def make() -> tuple[NDArray[Any], NDArray[Any]]:
+            return top_of_rows(self.array if head is None else self.map_of(head)[None], TEXT_KEYS)
+
+        values, keys = self._kept(("strongest", head), make)
+        return {"top_values": values, "top_keys": keys}
+
     def average_view(self) -> View:
         """The average of the layer's heads, for the place that shows what averaging hides."""
-        array: NDArray[Any] = self.array.mean(axis=0)
+        array: NDArray[Any] = self._kept("average", lambda: self.array.mean(axis=0))
         meta = self._meta("matrix") | {
-            "alt": f"Average over the {len(self.array)} heads of layer {self.layer}: {self._size()}.",
-            "title": f"average of the {len(self.array)} heads",
+            "alt": f"Average over the {self.n_heads} heads of layer {self.layer}: {self._size()}.",
+            "title": f"average of the {self.n_heads} heads",
         }
         if self.is_long:
             array, meta["scale_to"] = to_uint16(array, self.range), list(self.range)
@@ -169,7 +233,7 @@ class LayerMaps:
 
     def difference_view(self, after: LayerMaps, head: int) -> View:
         """One head's map of another run of the same tokens minus this one's."""
-        array = after.array[head] - self.array[head]
+        array = after.map_of(head) - self.map_of(head)
         top = max(float(np.abs(array).max(initial=0.0)), 1e-6)
         meta = self._meta("difference", head) | {
             "id": f"difference|{self.site}|{self.layer}|{head}|{hash(after.trace.interventions) & 0xFFFFFFFF:x}",
@@ -189,7 +253,7 @@ class LayerMaps:
 
     def notes(self) -> list[str]:
         """What a reader must know about these maps: what is joined, what is hidden and how much of it, the colours."""
-        notes = [self.data.note] if self.data.note else []
+        notes = [self.frame.note] if self.frame.note else []
         if self.look.quantity == "value":
             notes.append(
                 "Value-weighted: the norm of what each key's value adds through W_O, ‖α v W_O‖ (Kobayashi et al. "
@@ -203,7 +267,7 @@ class LayerMaps:
         return notes
 
     def _meta(self, kind: str, head: int | None = None) -> dict[str, Any]:
-        data = self.data
+        data = self.frame
         identity = (self.trace.site_tokens(self.site)[0].ids, str(self.trace.interventions), self.look)
         return {
             "id": f"{kind}|{self.site}|{self.layer}|{head}|{hash(identity) & 0xFFFFFFFF:x}",
@@ -222,15 +286,20 @@ class LayerMaps:
         }
 
     def _provenance(self, heads: Sequence[int] | None = None) -> dict[str, Any]:
-        names = [self.name(head) for head in (range(len(self.array)) if heads is None else heads)]
-        shown = {"quantity": QUANTITIES[self.look.quantity], "tokens_shown": self.data.note or "every token"}
+        names = [self.name(head) for head in (range(self.n_heads) if heads is None else heads)]
+        shown = {"quantity": QUANTITIES[self.look.quantity], "tokens_shown": self.frame.note or "every token"}
         return provenance(self.model, self.trace, site=self.site, layer=self.layer, heads=names, **shown)
 
     def _subtitles(self, ring: str) -> list[str]:
         keys = self.trace.site_tokens(self.site)[1]
         measures = sentence_measures(square=self.site != "cross", special=True)
-        measure = measures.get(ring, measures["first"])
-        values = measure.compute(self.trace.weights(self.layer, self.site), special=special_mask(keys.special))
+        name = ring if ring in measures else "first"
+        measure = measures[name]
+
+        def make() -> Tensor:
+            return measure.compute(self.trace.weights(self.layer, self.site), special=special_mask(keys.special))
+
+        values = self.keep((self.trace.serial, self.site, self.layer, "measure", name), make)
         return [f"{measure.text(value)} {measure.name}" for value in values.tolist()]
 
     def _off(self) -> list[int]:
@@ -238,4 +307,4 @@ class LayerMaps:
         return [head.head for head in heads if head.site == self.site and head.layer == self.layer]
 
     def _size(self) -> str:
-        return f"{len(self.data.query_labels)} queries (rows) by {len(self.data.key_labels)} keys (columns)"
+        return f"{len(self.frame.query_labels)} queries (rows) by {len(self.frame.key_labels)} keys (columns)"

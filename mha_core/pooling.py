@@ -6,7 +6,7 @@ Nothing here renormalises a row: what is not shown is counted and said.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -50,17 +50,15 @@ class MapOptions:
 
 
 @dataclass(frozen=True, eq=False)
-class Displayed:
-    """Maps as they are shown.
+class Frame:
+    """What stands around maps as they are shown.
 
-    weights: [head, query, key] of what is left, never renormalised.
     query_labels, key_labels: one per row and column. query_hovers, key_hovers: longer names for tooltips.
     query_positions, key_positions: the token position each row and column stands for (of a word: its first piece).
     shown, hidden: [head, query] the attention of each row to shown and to hidden keys; together the row's sum.
     note: what was done and how much is not shown, in sentences; empty when the maps are shown as they are.
     """
 
-    weights: Floats
     query_labels: tuple[str, ...]
     key_labels: tuple[str, ...]
     query_hovers: tuple[str, ...]
@@ -69,7 +67,12 @@ class Displayed:
     key_positions: tuple[int, ...]
     shown: Floats
     hidden: Floats
-    note: str = ""
+    note: str
+
+    @property
+    def nbytes(self) -> int:
+        """About how many bytes it takes: its arrays, and a hundred for each row and column."""
+        return self.shown.nbytes + self.hidden.nbytes + 100 * (len(self.query_labels) + len(self.key_labels))
 
     def row_of(self, position: int, tokens: Tokens, words: bool) -> int | None:
         """The row that shows a query position, or None when it is hidden. words: whether rows are words."""
@@ -78,6 +81,18 @@ class Displayed:
     def column_of(self, position: int, tokens: Tokens, words: bool) -> int | None:
         """The column that shows a key position, or None when it is hidden."""
         return _place(self.key_positions, position, tokens, words)
+
+
+@dataclass(frozen=True, eq=False)
+class Displayed(Frame):
+    """Maps as they are shown. weights: [head, query, key] of what is left, never renormalised."""
+
+    weights: Floats
+
+    @property
+    def frame(self) -> Frame:
+        """The same without the weights."""
+        return Frame(**{field.name: getattr(self, field.name) for field in fields(Frame)})
 
 
 def displayed(weights: ArrayLike, queries: Tokens, keys: Tokens, options: MapOptions | None = None) -> Displayed:
@@ -102,27 +117,43 @@ def displayed(weights: ArrayLike, queries: Tokens, keys: Tokens, options: MapOpt
     rows, columns = _kept(queries, options, 0), _kept(keys, options, 1)
     _require_something(rows, columns, options)
     row_mass = array.sum(axis=2)
-    if not options.words:
+    if options.words:
+        part, mass, row_starts, column_starts = _words(array, row_mass, rows, columns, queries, keys)
+    else:
         part = _take(_take(array, rows, axis=1), columns, axis=2)
         mass, row_starts, column_starts = row_mass[:, rows], rows, columns
-    else:
-        part, row_starts = _sum_words(_take(array, rows, axis=1), rows, queries, axis=1)
-        part, column_starts = _sum_words(_take(part, columns, axis=2), columns, keys, axis=2)
-        counts = np.diff(np.append(_starts(rows, queries), len(rows)))[None, :]
-        part = part / counts[:, :, None].astype(part.dtype)
-        mass = _sum_words(row_mass[:, rows], rows, queries, axis=1)[0] / counts.astype(part.dtype)
-    shown = part.sum(axis=2)
+    shown = mass if part is array else part.sum(axis=2)
     hidden = np.maximum(mass - shown, 0) if len(columns) < len(keys) else np.zeros_like(shown)
     names = [_names(tokens, starts, options.words) for tokens, starts in ((queries, row_starts), (keys, column_starts))]
     return Displayed(
-        part, names[0][0], names[1][0], names[0][1], names[1][1], tuple(map(int, row_starts)),
-        tuple(map(int, column_starts)), shown, hidden, _note(options, hidden, mass),
+        names[0][0], names[1][0], names[0][1], names[1][1], tuple(row_starts.tolist()), tuple(column_starts.tolist()),
+        shown, hidden, _note(options, hidden, mass), part,
     )  # fmt: skip
 
 
 def _take(array: Floats, positions: NDArray[np.intp], axis: int) -> Floats:
-    """The positions along an axis; the array itself where they are all."""
-    return array if len(positions) == array.shape[axis] else np.take(array, positions, axis=axis)
+    """The positions along an axis; no copy where they follow each other, the array itself where they are all."""
+    if len(positions) == array.shape[axis]:
+        return array
+    first, last = int(positions[0]), int(positions[-1])
+    if last - first + 1 == len(positions):
+        return array[(slice(None),) * axis + (slice(first, last + 1),)]
+    return np.take(array, positions, axis=axis)
+
+
+def _words(
+    array: Floats, row_mass: Floats, rows: NDArray[np.intp], columns: NDArray[np.intp], queries: Tokens, keys: Tokens
+) -> tuple[Floats, Floats, NDArray[np.intp], NDArray[np.intp]]:
+    """Pieces joined to words: the maps, the rows' sums, and the positions of the words' first pieces on both sides."""
+    row_starts, column_starts = _starts(rows, queries), _starts(columns, keys)
+    counts = np.diff(np.append(row_starts, len(rows))).astype(array.dtype)
+    part = np.empty((len(array), len(row_starts), len(column_starts)), dtype=array.dtype)
+    for head, whole in enumerate(array):  # one by one: all at once, each step would go through 150 MB of a long text
+        joined = _sum_words(_take(whole, rows, axis=0), rows, queries, axis=0)
+        joined = _sum_words(_take(joined, columns, axis=1), columns, keys, axis=1)
+        np.divide(joined, counts[:, None], out=part[head])
+    mass = _sum_words(row_mass[:, rows], rows, queries, axis=1) / counts
+    return part, mass, rows[row_starts], columns[column_starts]
 
 
 def _kept(tokens: Tokens, options: MapOptions, side: int) -> NDArray[np.intp]:
@@ -159,20 +190,18 @@ def _starts(positions: NDArray[np.intp], tokens: Tokens) -> NDArray[np.intp]:
     return np.flatnonzero(np.diff(words, prepend=words[0] - 1))
 
 
-def _sum_words(
-    array: Floats, positions: NDArray[np.intp], tokens: Tokens, axis: int
-) -> tuple[Floats, NDArray[np.intp]]:
-    """Pieces along an axis added up to words, and the position of each word's first piece."""
+def _sum_words(array: Floats, positions: NDArray[np.intp], tokens: Tokens, axis: int) -> Floats:
+    """Pieces along an axis added up to words."""
     starts = _starts(positions, tokens)
     if len(starts) == len(positions):
-        return array, positions
+        return array
     # Piece by piece over all words at once: words are short, and `np.add.reduceat` takes long over long texts.
     lengths = np.diff(np.append(starts, len(positions)))
     words = np.take(array, starts, axis=axis)
     for number in range(1, int(lengths.max())):
         longer = np.flatnonzero(lengths > number)
         words[(slice(None),) * axis + (longer,)] += np.take(array, starts[longer] + number, axis=axis)
-    return words, positions[starts]
+    return words
 
 
 def _names(

@@ -5,6 +5,7 @@ Maps are made where the model is, as the run made them; what is read is on the C
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,10 +13,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mha_core.attention import AttentionInputs, AttentionOutput
+from mha_core.attention import AttentionInputs, AttentionWeights
 from mha_core.devices import at_home
 from mha_core.interventions import Interventions
 from mha_core.tokens import Tokens
+
+_SERIALS = itertools.count()
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,7 @@ class Trace:
         applied: for each item of the plan, how many attention calls it changed.
         hidden: final hidden states [position, d_model], after the final norm.
         seconds: how long the forward pass took.
+        serial: a number that no other trace of this process has or will have, for keys of what is made from it.
     """
 
     def __init__(
@@ -80,12 +84,14 @@ class Trace:
         self.applied = tuple(applied)
         self.hidden = hidden
         self.seconds = seconds
+        self.serial = next(_SERIALS)
         self._records = dict(records)
         self._attention_outputs = dict(attention_outputs)
         self._projection = projection
         self._head = head
         self._logits: Tensor | None = None
-        self._last: tuple[tuple[str, int], AttentionOutput] | None = None
+        self._last: tuple[tuple[str, int], AttentionWeights] | None = None
+        self._last_outputs: tuple[AttentionWeights, Tensor] | None = None
         self._lock = threading.Lock()  # a trace may be looked at from two threads
 
     @property
@@ -103,11 +109,19 @@ class Trace:
 
     def weights(self, layer: int, site: str | None = None) -> Tensor:
         """Attention weights of every head of a layer, [head, query, key], as this run used them."""
-        return at_home(self._output(layer, site).weights[0])
+        return at_home(self._weighed(layer, site).weights[0])
 
     def head_outputs(self, layer: int, site: str | None = None) -> Tensor:
         """z of every head, [head, query, d_head], after this run's interventions, before the output projection."""
-        return at_home(self._output(layer, site).head_outputs[0])
+        weighed = self._weighed(layer, site)
+        with self._lock:
+            last = self._last_outputs
+        if last is None or last[0] is not weighed:
+            with torch.inference_mode():
+                last = weighed, self.inputs(layer, site).mix(weighed).head_outputs[0]
+            with self._lock:
+                self._last_outputs = last
+        return at_home(last[1])
 
     def contributions(self, layer: int, site: str | None = None) -> Tensor:
         """z W_O of every head, [head, query, d_model]. Summed over heads, plus the projection's bias, they are
@@ -131,7 +145,7 @@ class Trace:
 
     def empty_rows(self, layer: int, site: str | None = None) -> Tensor | None:
         """[head, query] True where a query may attend to nothing, so that its row is zero; None: no such row."""
-        empty = self._output(layer, site).empty_rows
+        empty = self._weighed(layer, site).empty_rows
         return None if empty is None else empty[0].cpu()
 
     def contribution_error(self, layer: int, site: str | None = None) -> float:
@@ -178,8 +192,9 @@ class Trace:
         """Bytes this trace holds on to, with the logits and the layer's maps that were asked for last."""
         tensors = [self.hidden, *self._attention_outputs.values()]
         tensors += [] if self._logits is None else [self._logits]
-        last = self._last  # the maps looked at last
-        tensors += [] if last is None else [last[1].weights, last[1].head_outputs]
+        last, outputs = self._last, self._last_outputs  # the maps looked at last
+        tensors += [] if last is None else [last[1].weights]
+        tensors += [] if outputs is None else [outputs[1]]
         shared = {id(t): t for r in self._records.values() for t in (r.mask, r.bias) if t is not None}
         size = sum(t.numel() * t.element_size() for t in [*tensors, *shared.values()])
         return size + sum(record.nbytes for record in self._records.values())
@@ -197,14 +212,17 @@ class Trace:
             raise ValueError(f"layer is {layer}; this model has {n_layers} layers there, numbered 0 to {n_layers - 1}.")
         return site, layer
 
-    def _output(self, layer: int, site: str | None) -> AttentionOutput:
-        """Attention of one layer again, from what the run kept. The latest is kept: pages ask for parts of one."""
+    def _weighed(self, layer: int, site: str | None) -> AttentionWeights:
+        """A layer's weights again, from what the run kept. The latest are kept: pages ask for them more than once.
+
+        What they mix (z) is made when it is asked for: a person who looks at maps does not wait for it.
+        """
         slot = self._slot(layer, site)
         with self._lock:
             if self._last is not None and self._last[0] == slot:
                 return self._last[1]
         with torch.inference_mode():
-            output = self._records[slot].attend()
+            weighed = self._records[slot].weigh()
         with self._lock:
-            self._last = (slot, output)
-        return output
+            self._last, self._last_outputs = (slot, weighed), None
+        return weighed

@@ -62,6 +62,7 @@ _DTYPES: dict[str, np.dtype[Any]] = {
     "int32": np.dtype("<i4"),
     "float32": np.dtype("<f4"),
 }
+_LONG = 512  # positions from which half a causal map is worth leaving out
 _ALIGN = 4  # a browser's Float32Array must start at a multiple of four bytes
 
 
@@ -94,7 +95,8 @@ class View:
         Layout: header length (4 bytes, little-endian, unsigned, padding included), the header (UTF-8 JSON:
         `kind`, `meta`, `provenance`, `arrays`: [{name, dtype, shape, offset}]) padded with spaces to 4 bytes,
         then the arrays, C order, little-endian, each starting at a multiple of 4 bytes. Offsets count from
-        the end of the header.
+        the end of the header. Of a long causal map, which has zeros above its diagonal, the rest alone travels, row by
+        row; `lower` is true in its entry then.
 
         Raises
         ------
@@ -108,10 +110,12 @@ class View:
         offset = 0
         for name, array in self.arrays.items():
             narrowed = _narrow(name, np.asarray(array))
+            entry = {"name": name, "dtype": narrowed.dtype.name, "shape": list(narrowed.shape), "offset": offset}
+            if self.meta.get("causal") and _is_long_triangle(narrowed):
+                entry["lower"] = True
+                narrowed = np.concatenate([row[: number + 1] for number, row in enumerate(narrowed)])
             data = narrowed.tobytes(order="C")
-            entries.append(
-                {"name": name, "dtype": narrowed.dtype.name, "shape": list(narrowed.shape), "offset": offset}
-            )
+            entries.append(entry)
             data += b"\0" * (-len(data) % _ALIGN)
             payload.append(data)
             offset += len(data)
@@ -156,11 +160,28 @@ class View:
                 raise ValueError(f"A view's arrays are {', '.join(_DTYPES)}; {entry['dtype']!r} was found.")
             shape = tuple(entry["shape"])
             count = int(np.prod(shape, dtype=np.int64))
+            if entry.get("lower"):
+                count = shape[0] * (shape[0] + 1) // 2
             start = 4 + length + entry["offset"]
             if start + count * dtype.itemsize > len(data):
                 raise ValueError(f"Array {entry['name']!r} of shape {shape} reaches beyond the packed data.")
-            arrays[entry["name"]] = np.frombuffer(data, dtype, count, start).reshape(shape)
+            values = np.frombuffer(data, dtype, count, start)
+            arrays[entry["name"]] = _whole(values, shape[0]) if entry.get("lower") else values.reshape(shape)
         return cls(kind, arrays, meta, provenance)
+
+
+def _is_long_triangle(array: NDArray[Any]) -> bool:
+    """Whether it is a large square with nothing above the diagonal."""
+    if array.ndim != 2 or array.shape[0] != array.shape[1] or len(array) < _LONG:
+        return False
+    return not any(row[number + 1 :].any() for number, row in enumerate(array))
+
+
+def _whole(values: NDArray[Any], size: int) -> NDArray[Any]:
+    """The square whose rows up to the diagonal are `values`."""
+    square = np.zeros((size, size), dtype=values.dtype)
+    square[np.tri(size, dtype=bool)] = values
+    return square
 
 
 def _narrow(name: str, array: NDArray[Any]) -> NDArray[Any]:
@@ -212,13 +233,27 @@ def max_pool(weights: ArrayLike, size: int) -> tuple[NDArray[Any], tuple[int, in
     block = (max(1, -(-array.shape[-2] // size)), max(1, -(-array.shape[-1] // size)))
     if block == (1, 1):
         return array, block
-    if array.dtype == np.float32 and array.size:  # torch's own is several times faster, and takes all cores
-        maps = torch.from_numpy(np.ascontiguousarray(array)).reshape(-1, 1, *array.shape[-2:])
-        pooled = torch.nn.functional.max_pool2d(maps, block, ceil_mode=True).numpy()
-        return pooled.reshape(*array.shape[:-2], *pooled.shape[-2:]), block
+    # Several times faster than NumPy's own; torch takes no steps backwards and nothing that is read-only.
+    if array.dtype == np.float32 and array.size and array.flags.writeable and min(array.strides) >= 0:
+        return block_maximum(torch.from_numpy(array), block).numpy(), block
     for axis, length in zip((-2, -1), block, strict=True):
         array = np.maximum.reduceat(array, np.arange(0, array.shape[axis], length), axis=axis)
     return array, block
+
+
+def block_maximum(maps: torch.Tensor, block: tuple[int, int]) -> torch.Tensor:
+    """[..., query, key] with one cell per block of positions, the largest of it; blocks at the end may be smaller.
+
+    Rows first, which lie side by side in memory: half the time of `max_pool2d`.
+    """
+    if block == (1, 1):
+        return maps
+    n_queries, n_keys = maps.shape[-2:]
+    whole = n_queries // block[0] * block[0]
+    rows = maps[..., :whole, :].unflatten(-2, (-1, block[0])).amax(-2)
+    if whole < n_queries:
+        rows = torch.cat([rows, maps[..., whole:, :].amax(-2, keepdim=True)], dim=-2)
+    return torch.from_numpy(np.maximum.reduceat(rows.numpy(), np.arange(0, n_keys, block[1]), axis=-1))
 
 
 def to_uint16(values: ArrayLike, scale_to: tuple[float, float] = (0.0, 1.0)) -> NDArray[np.uint16]:

@@ -6,12 +6,11 @@ Weights stay per head; nothing here averages heads.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, cached_property
 from importlib import metadata
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -20,7 +19,7 @@ from mha_core.metrics import MEASURES, measure_heads, sentence_measures, special
 from mha_core.model import Model, ModelDetails
 from mha_core.tokens import Tokens
 from mha_core.trace import Trace
-from mha_core.view import View
+from mha_core.view import View, block_maximum
 
 THUMBNAIL = 32
 Progress = Callable[[int, int], None]
@@ -89,8 +88,9 @@ class Overview:
         """Whether every layer has been added."""
         return len(self._maps) == n_layers
 
-    @property
+    @cached_property
     def maps(self) -> NDArray[np.uint8]:
+        """[layer, head, row, column], to be asked for when every layer has been added."""
         return np.stack([self._maps[layer] for layer in sorted(self._maps)])
 
     def values(self, measure: str) -> NDArray[np.float32]:
@@ -100,11 +100,8 @@ class Overview:
 
 
 def thumbnails(weights: Tensor, size: int) -> Tensor:
-    """[head, query, key] pooled by maximum to at most `size` cells a side; what `max_pool` gives, on all cores."""
-    block = [-(-length // size) for length in weights.shape[-2:]]
-    if block == [1, 1]:
-        return weights
-    return torch.nn.functional.max_pool2d(weights[:, None], block, ceil_mode=True)[:, 0]
+    """[head, query, key] pooled by maximum to at most `size` cells a side: what `max_pool` gives, for tensors."""
+    return block_maximum(weights, (-(-weights.shape[-2] // size), -(-weights.shape[-1] // size)))
 
 
 def overview_view(

@@ -2,9 +2,8 @@
 
 import streamlit as st
 
-from mha_core.maps import LayerMaps
 from mha_core.ui import head_cards
-from mha_core.ui.look import draw_look, look_of_state, showable
+from mha_core.ui.look import draw_look, look_of_state, maps_of, showable
 from mha_core.ui.session import bind, current
 from mha_core.ui.sidebar import chosen_site, shared
 from mha_core.ui.try_this import try_this
@@ -26,7 +25,7 @@ if trace.source_tokens is not None:
         st.caption("Each row is the token of the target that was read last; the next one is written from it.")
 state = current()
 draw_look(trace.site_tokens(site)[1])
-maps = showable(LayerMaps(model, trace, site, state.layer, look_of_state()))
+maps = showable(maps_of(model, trace, site, state.layer, look_of_state()))
 
 whole, focus = st.columns([5, 7], gap="medium")
 with whole:

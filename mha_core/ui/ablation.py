@@ -8,12 +8,12 @@ from typing import Any
 import streamlit as st
 
 from mha_core.interventions import InterventionError, Interventions
-from mha_core.maps import LayerMaps
 from mha_core.model import Model
 from mha_core.tokens import InputError, Tokens
 from mha_core.trace import Trace
 from mha_core.ui import components
 from mha_core.ui.effect_cards import EffectCards, compares_sentences
+from mha_core.ui.look import maps_of
 from mha_core.ui.overview import clean_run
 from mha_core.ui.plan_building import reference_lines, working_plans
 from mha_core.ui.session import SLOW_TOKENS, Working, bind, current, run, update
@@ -157,7 +157,7 @@ def knockout_controls(model: Model, trace: Trace, site: str) -> None:
             "Click a cell of the chosen head's map: that query may then not look at that key. The score becomes −∞ "
             "before the softmax and the other weights of the row renormalise (Geva et al. 2023)."
         )
-        maps = LayerMaps(model, trace, site, state.layer)
+        maps = maps_of(model, trace, site, state.layer)
         components.matrix(maps.matrix_view(state.head), key="knockout_map", on_cell=_toggle_cell)
         st.segmented_control("For", SCOPES, format_func=_SCOPES.__getitem__, required=True, **bind("scope"))
         queries, keys = trace.site_tokens(site)

@@ -8,19 +8,20 @@ from dataclasses import dataclass, replace
 import numpy as np
 import streamlit as st
 
-from mha_core.alignment import Alignment, align, aligned_difference
+from mha_core.alignment import AlignedDifference, Alignment, align, aligned_difference
 from mha_core.effects import heads_of_model, plan_for
 from mha_core.maps import LayerMaps
 from mha_core.model import Model
-from mha_core.tokens import InputError
+from mha_core.tokens import InputError, Tokens
 from mha_core.trace import Trace
 from mha_core.ui import components
 from mha_core.ui.exports import export_menu
-from mha_core.ui.look import look_of_state, showable
+from mha_core.ui.look import look_of_state, maps_of, showable
 from mha_core.ui.overview import clean_run
 from mha_core.ui.session import current, run, update
 from mha_core.ui.sidebar import Shared, load, model_title, model_titles
 from mha_core.ui.state import DEFAULT_KINDS, MAX_NAME, MAX_PANELS, MAX_TEXT, QUANTITIES, WHOLE_LAYER, Panel, parse_heads
+from mha_core.ui.stores import store
 from mha_core.ui.text import plain
 from mha_core.view import View
 from mha_core.views import provenance
@@ -104,14 +105,14 @@ def run_panel(panel: Panel, shared: Shared) -> DrawnPanel:
     layer = min(max(panel.layer, 0), shape.n_layers - 1)
     head = WHOLE_LAYER if panel.head == WHOLE_LAYER else min(panel.head, shape.n_heads - 1)
     look = replace(look_of_state(), quantity=panel.quantity)
-    return DrawnPanel(panel, model, showable(LayerMaps(model, trace, site, layer, look)), head)
+    return DrawnPanel(panel, model, showable(maps_of(model, trace, site, layer, look)), head)
 
 
 def _panel_trace(panel: Panel, model: Model, shared: Shared) -> Trace:
     if not panel.text and model is shared.model and not panel.off:
         return shared.trace
     pair = panel.pair or ("" if panel.text else current().pair)
-    tokens = model.tokenize(panel.text or current().text, pair if model.takes_pairs else None)
+    tokens = store().tokens(model, panel.text or current().text, pair if model.takes_pairs else None)
     clean = clean_run(model, tokens, pair or None if model.kind == "seq2seq" else None)
     off, _ = heads_of_model(panel.off, model)
     target = clean.tokens if clean.source_tokens is not None else None
@@ -172,8 +173,11 @@ def _panel_header(number: int, count: int, panel: Panel, item: DrawnPanel | None
     if number + 1 < count:
         swapped[number], swapped[number + 1] = swapped[number + 1], swapped[number]
     with st.container(horizontal=True, gap="small"):
-        with st.popover("Edit", key=f"edit_{number}"):
-            _edit_panel(number, panel, item)
+        # Drawn when it is opened: a browser makes these fields only then, and one that a run of the page had set before
+        # would report itself empty.
+        with st.popover("Edit", key=f"edit_{number}", on_change="rerun") as opened:
+            if opened.open:
+                _edit_panel(number, panel, item)
         st.button("Duplicate", key=f"duplicate_{number}", disabled=count >= MAX_PANELS,
                   on_click=move_panels, args=([*range(number + 1), *range(number, count)],))  # fmt: skip
         st.button("Swap →", key=f"swap_{number}", disabled=number + 1 >= count, on_click=move_panels, args=(swapped,))
@@ -235,6 +239,24 @@ def _shared_note(pairs: Alignment, key_pairs: Alignment, site: str) -> str:
     return f"Queries: {pairs.note} Keys: {key_pairs.note}" if site == "cross" else pairs.note
 
 
+def _aligned(first: Tokens, second: Tokens) -> Alignment:
+    """`align`, from the store or made now: for texts of thousands of tokens it takes seconds."""
+    result: Alignment = store().small(("aligned", first, second), lambda: align(first, second))
+    return result
+
+
+def _difference(first: DrawnPanel, second: DrawnPanel, pairs: Alignment, key_pairs: Alignment) -> AlignedDifference:
+    """The two panels' heads over the tokens they share, from the store or made now."""
+    both = [(item.maps.trace.serial, item.maps.site, item.maps.layer, item.head) for item in (first, second)]
+    key = (*both, first.maps.look.quantity, "difference")
+
+    def make() -> AlignedDifference:
+        one, other = (item.maps.numbers_of(item.head) for item in (first, second))
+        return aligned_difference(one, other, pairs, key_pairs)
+
+    return store().drawn(key, make)
+
+
 def _difference_of(first: DrawnPanel, second: DrawnPanel) -> None:
     tokens = [item.maps.trace.site_tokens(item.maps.site) for item in (first, second)]
     if (first.maps.site == "cross") != (second.maps.site == "cross"):
@@ -243,11 +265,11 @@ def _difference_of(first: DrawnPanel, second: DrawnPanel) -> None:
     if first.maps.look.quantity != second.maps.look.quantity:
         st.info("One panel shows weights and the other value-weighted maps; choose the same quantity for both.")
         return
-    pairs, key_pairs = (align(one, other) for one, other in zip(*tokens, strict=True))
+    pairs, key_pairs = (_aligned(one, other) for one, other in zip(*tokens, strict=True))
     if not len(pairs) or not len(key_pairs):
         st.info("The two sentences share no token, so that there is nothing to subtract.")
         return
-    result = aligned_difference(first.maps.numbers[first.head], second.maps.numbers[second.head], pairs, key_pairs)
+    result = _difference(first, second, pairs, key_pairs)
     shared_labels = [tokens[0][0].labels[i] for i, _ in pairs]
     shared_keys = [tokens[0][1].labels[i] for i, _ in key_pairs]
     array = np.asarray(result.difference, dtype=np.float32)

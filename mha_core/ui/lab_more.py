@@ -12,13 +12,12 @@ from mha_core.attribution import DirectAttribution, direct_logit_attribution, se
 from mha_core.continuation import continuations
 from mha_core.downstream import DownstreamChange, downstream_change
 from mha_core.interventions import HeadRef, InterventionError, Interventions
-from mha_core.maps import LayerMaps
 from mha_core.script import pytorch_script
 from mha_core.sweep import HeadSweep
 from mha_core.trace import Trace
 from mha_core.ui import components
 from mha_core.ui.exports import export_menu
-from mha_core.ui.look import look_of_state
+from mha_core.ui.look import look_of_state, maps_of
 from mha_core.ui.session import SLOW_TOKENS, Working, current, update
 from mha_core.ui.sidebar import Shared
 from mha_core.ui.state import MAX_PLAN, MAX_PLANS, SavedPlan
@@ -99,7 +98,7 @@ def _before_after(shared: Shared, changed: Trace, change: DownstreamChange, site
         layer, head = most[0][0].layer, most[0][0].head
     st.write(plain(f"{HeadRef(layer, head, site)}, {change.divergence[layer, head]:.3f} nats"))
     clean_maps, changed_maps = (
-        LayerMaps(shared.model, trace, site, layer, replace(look_of_state(), quantity="weights"))
+        maps_of(shared.model, trace, site, layer, replace(look_of_state(), quantity="weights"))
         for trace in (shared.trace, changed)
     )
     view = st.segmented_control("Map", ["before", "after", "difference"], default="difference", key="downstream_view")

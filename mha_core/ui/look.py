@@ -7,10 +7,13 @@ from dataclasses import replace
 import streamlit as st
 
 from mha_core.maps import LayerMaps, Look
+from mha_core.model import Model
 from mha_core.pooling import DisplayError, MapOptions
 from mha_core.tokens import Tokens
+from mha_core.trace import Trace
 from mha_core.ui.session import bind, current, update
 from mha_core.ui.state import PAIR_PARTS
+from mha_core.ui.stores import store
 from mha_core.ui.text import plain
 
 _SWITCHES = {
@@ -33,10 +36,15 @@ def look_of_state() -> Look:
     return Look(state.quantity, MapOptions(state.words, state.hide, state.part), state.log, state.own_range)
 
 
+def maps_of(model: Model, trace: Trace, site: str, layer: int, look: Look | None = None) -> LayerMaps:
+    """A layer's maps; what is made of them is kept for the page's next run."""
+    return LayerMaps(model, trace, site, layer, look or Look(), keep=store().drawn)
+
+
 def showable(maps: LayerMaps) -> LayerMaps:
     """The maps as the visitor wants them; shown whole, with a sentence, where that would leave nothing to see."""
     try:
-        _ = maps.data
+        _ = maps.frame
         return maps
     except DisplayError as error:
         st.info(plain(str(error)), icon=":material/info:")

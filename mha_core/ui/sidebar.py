@@ -211,7 +211,7 @@ def _say(status: DeltaGenerator, message: str) -> None:
 def _tokenize(model: Model) -> Tokens:
     state = current()
     try:
-        return model.tokenize(state.text, state.pair if model.takes_pairs else None)
+        return store().tokens(model, state.text, state.pair if model.takes_pairs else None)
     except InputError as error:
         stop_with(str(error))
         raise  # stop_with does not return

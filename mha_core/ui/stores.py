@@ -6,21 +6,35 @@ Keys are names and texts, never arrays. Everything kept is a pure result: a mode
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from typing import Any
+from typing import Any, TypeVar
 
 import streamlit as st
 from cachetools import LRUCache
 
 from mha_core.loading import load_model
 from mha_core.model import Model
+from mha_core.tokens import Tokens
 from mha_core.trace import Trace
 
 MAX_MODELS = 3
 MAX_TRACE_BYTES = 1_000_000_000
 MAX_RESULTS = 24  # a sweep of 270 heads over 100 prompts takes a megabyte
+MAX_DRAWN_BYTES = 200_000_000
+MAX_TOKENIZED = 16
+
+
+T = TypeVar("T")
+
+
+def _size(value: Any) -> int:
+    """Bytes of a result's arrays, and a kilobyte for what they are wrapped in."""
+    if isinstance(value, tuple):
+        return sum(map(_size, value))
+    return 1000 + int(getattr(value, "nbytes", 0))
 
 
 class Store:
@@ -33,6 +47,9 @@ class Store:
         self._traces: LRUCache[Hashable, Trace] = LRUCache(MAX_TRACE_BYTES, getsizeof=lambda trace: trace.nbytes)
         self._small: LRUCache[Hashable, Any] = LRUCache(256)
         self._results: LRUCache[Hashable, Any] = LRUCache(MAX_RESULTS)
+        self._drawn: LRUCache[Hashable, Any] = LRUCache(MAX_DRAWN_BYTES, getsizeof=_size)
+        self._tokens: LRUCache[tuple[str, str, str | None], Tokens] = LRUCache(MAX_TOKENIZED)
+        self._unsettled = False
 
     def has_model(self, name: str) -> bool:
         """Whether the model is in memory."""
@@ -59,13 +76,47 @@ class Store:
                 while len(self._models) > MAX_MODELS:
                     dropped, _ = self._models.popitem(last=False)
                     self._forget(dropped)
+                self._unsettled = True
             return model
 
     def _forget(self, name: str) -> None:
         """Traces hold on to their model; they go with it."""
         self._loading.pop(name, None)
+        for text in [text for text in self._tokens if text[0] == name]:
+            self._tokens.pop(text, None)
         for key in [key for key in self._traces if isinstance(key, tuple) and key[0] == name]:
             self._traces.pop(key, None)
+
+    def settle(self) -> None:
+        """After a model has been loaded, at the end of a page's run: take what is in memory now out of the garbage
+        collector's sight.
+
+        Streamlit collects all garbage after every run of a page, and looking through a million objects of torch,
+        transformers and a model, which stay, takes 0.2 s each time.
+        """
+        with self._lock:
+            if not self._unsettled:
+                return
+            self._unsettled = False
+        gc.unfreeze()  # a model that has been dropped meanwhile goes now
+        gc.collect()
+        gc.freeze()
+
+    def tokens(self, model: Model, text: str, pair: str | None) -> Tokens:
+        """A text as the model's tokens, from the store or made now: a page asks for them more than once, and 2,048
+        take a tenth of a second.
+
+        Raises:
+            InputError: as `Model.tokenize`.
+        """
+        key = (model.name, text, pair)
+        with self._lock:
+            if key in self._tokens:
+                return self._tokens[key]
+        tokens = model.tokenize(text, pair)
+        with self._lock:
+            self._tokens[key] = tokens
+        return tokens
 
     def trace(self, key: Hashable, make: Callable[[], Trace]) -> Trace:
         """The trace kept under `key`, made now if there is none. One too large to keep is made and not kept."""
@@ -105,12 +156,21 @@ class Store:
 
     def small(self, key: Hashable, make: Callable[[], Any]) -> Any:
         """Any small result (numbers of a few kilobytes), kept by key."""
+        return self._kept(self._small, key, make)
+
+    def drawn(self, key: Hashable, make: Callable[[], T]) -> T:
+        """What is drawn of a trace (arrays of a few megabytes), kept by a key that begins with the trace's `serial`."""
+        return self._kept(self._drawn, key, make)
+
+    def _kept(self, cache: LRUCache[Hashable, Any], key: Hashable, make: Callable[[], T]) -> T:
         with self._lock:
-            if key in self._small:
-                return self._small[key]
+            if key in cache:
+                found: T = cache[key]
+                return found
         value = make()
         with self._lock:
-            self._small[key] = value
+            if cache.getsizeof(value) <= cache.maxsize:
+                cache[key] = value
         return value
 
 

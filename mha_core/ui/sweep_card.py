@@ -10,13 +10,13 @@ import streamlit as st
 from scipy import stats
 
 from mha_core.interventions import HeadRef, InterventionError
-from mha_core.maps import LayerMaps
 from mha_core.preview import HeadPreview
 from mha_core.sweep import METRICS, HeadSweep, sweep_steps
 from mha_core.tokens import InputError
 from mha_core.ui import components
 from mha_core.ui.exports import export_menu
 from mha_core.ui.lab_more import layers_by_heads
+from mha_core.ui.look import maps_of
 from mha_core.ui.plan_building import reference_lines
 from mha_core.ui.session import Working, current, update
 from mha_core.ui.sidebar import Shared
@@ -160,7 +160,7 @@ def _opened_head(shared: Shared, site: str) -> None:
     if st.session_state.get("w_sweep_click") != _OPENS:
         return
     state = current()
-    maps = LayerMaps(shared.model, shared.trace, site, state.layer)
+    maps = maps_of(shared.model, shared.trace, site, state.layer)
     st.write(plain(f"{HeadRef(state.layer, state.head, site)}, where it looks in the clean run"))
     components.matrix(maps.matrix_view(state.head), key="sweep_opened")
 

@@ -7,6 +7,7 @@ import pytest
 from tests.browser.conftest import (
     browser,
     chromium_path,
+    forgive_probing,
     new_page,
     page,
     page_errors,
@@ -14,7 +15,16 @@ from tests.browser.conftest import (
     serve,
 )
 
-__all__ = ["browser", "chromium_path", "new_page", "page", "page_errors", "pytest_runtest_makereport", "serve"]
+__all__ = [
+    "browser",
+    "chromium_path",
+    "forgive_probing",
+    "new_page",
+    "page",
+    "page_errors",
+    "pytest_runtest_makereport",
+    "serve",
+]
 
 
 @pytest.fixture(autouse=True)

@@ -126,7 +126,15 @@ def in_new_process(
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 
-# ---------------------------------------------------------------- memory
+# ---------------------------------------------------------------- processor time and memory
+
+
+def processor_time(pid: int) -> float:
+    """Seconds of processor time that a process has taken, on all cores together."""
+    import psutil
+
+    times = psutil.Process(pid).cpu_times()
+    return float(times.user + times.system)
 
 
 def resident_bytes(pid: int | None = None) -> int:

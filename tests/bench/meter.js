@@ -85,6 +85,57 @@
     };
   }
 
+  /** How often each component has painted, and what. */
+  const paintings = () => roots().map((root) => `${root.dataset.view}|${root.dataset.painted}`).join();
+
+  const isRunning = () => {
+    const app = document.querySelector("[data-testid=stApp]");
+    return Boolean(app) && app.getAttribute("data-test-script-state") === "running";
+  };
+
+  /**
+   * Wait for one event of the given type, then until the page has run again and nothing has been painted and no message
+   * has come for `quiet` milliseconds. Times are from the event:
+   *
+   * ended: the app showed that the page's run had ended. painted: the last component that painted anew was on the screen
+   * (null: none did). answered: the later of the two, and of the paint after the run's end.
+   */
+  async function rerun({ type, quiet, timeout }) {
+    let shown = paintings();
+    const started = await new Promise((done) => {
+      window.addEventListener(type, (event) => done(event.timeStamp), { capture: true, once: true });
+    });
+    let began = null;
+    let ended = null;
+    let painted = null;
+    let answered = null;
+    for (;;) {
+      await nextFrame();
+      const now = paintings();
+      if (now !== shown) {
+        shown = now;
+        painted = await afterPaint();
+      }
+      if (isRunning()) {
+        began ??= performance.now();
+        ended = null;
+      } else if (began !== null && ended === null) {
+        ended = performance.now();
+        answered = await afterPaint();
+      }
+      if (ended !== null && performance.now() - Math.max(ended, painted ?? 0, lastMessage()) > quiet) break;
+      if (performance.now() - started > timeout) throw new Error(`no run of the page has ended after ${timeout} ms`);
+    }
+    const after = (list) => list.filter(([when]) => when >= started);
+    return {
+      ended: ended - started,
+      painted: painted === null ? null : painted - started,
+      answered: Math.max(answered, painted ?? 0) - started,
+      messages: after(received).length,
+      bytes: after(received).reduce((sum, [, size]) => sum + size, 0),
+    };
+  }
+
   /** Until nothing has come from the server for a while. */
   async function settled(quiet) {
     for (;;) {
@@ -98,6 +149,9 @@
     settled,
     arm(options) {
       window.headscopeMeter.result = arm(options);
+    },
+    armRerun(options) {
+      window.headscopeMeter.result = rerun(options);
     },
   };
 })();

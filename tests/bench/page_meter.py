@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+from playwright.sync_api import CDPSession, Page
 from playwright.sync_api import Error as PlaywrightError
-from playwright.sync_api import Page
 
-from tests.bench.measure import Spread
+from tests.bench.measure import Spread, processor_time
 
 METER = Path(__file__).with_name("meter.js").read_text(encoding="utf-8")
 QUIET = 300  # milliseconds without a message or change after which all is done
@@ -36,6 +36,7 @@ class PageMeter:
         page.add_init_script(METER)
         self._session = page.context.new_cdp_session(page)
         self._session.send("Performance.enable")
+        self._processes: CDPSession | None = None
 
     def open(self, url: str, path: str = "", **query: str) -> None:
         """Open a page of the app and wait until it has been drawn."""
@@ -68,12 +69,49 @@ class PageMeter:
         self.page.evaluate("options => headscopeMeter.arm(options)", options)
         before = self._busy()
         action()
+        return {**self._result(), "busy": self._busy() - before}
+
+    def rerun(self, event: str, action: Callable[[], object], server: int) -> Result:
+        """Do something that runs the page again, and measure from its event until that has ended and been painted.
+
+        server: the process whose processor time is counted. Times in milliseconds, as meter.js names them; with
+        "server" and "browser", the processor time of the two, which others on the machine hardly change.
+        """
+        self.settle()
+        self.page.evaluate(
+            "options => headscopeMeter.armRerun(options)", {"type": event, "quiet": QUIET, "timeout": TIMEOUT}
+        )
+        before = processor_time(server), self._drawing_time()
+        action()
+        result = self._result()
+        return {
+            **result,
+            "server": 1000 * (processor_time(server) - before[0]),
+            "browser": 1000 * (self._drawing_time() - before[1]),
+        }
+
+    def heap_bytes(self) -> tuple[float, float]:
+        """What the page's JavaScript holds on to, without rubbish: its heap, and the arrays' numbers outside it."""
+        self._session.send("HeapProfiler.collectGarbage")
+        usage = self._session.send("Runtime.getHeapUsage")
+        return float(usage["usedSize"]), float(usage.get("backingStorageSize", 0))
+
+    def _result(self) -> dict[str, Any]:
         try:
             result: dict[str, Any] = self.page.evaluate("() => headscopeMeter.result")
+            return result
         except PlaywrightError as error:
             said = self.page.locator("[data-testid=stException], [data-testid=stAlert]").all_inner_texts()
             raise AssertionError(f"{error.message}\nThe page says: {said or 'nothing'}") from error
-        return {**result, "busy": self._busy() - before}
+
+    def _drawing_time(self) -> float:
+        """Seconds of processor time of the processes that draw pages."""
+        browser = self.page.context.browser
+        assert browser is not None
+        if self._processes is None:
+            self._processes = browser.new_browser_cdp_session()
+        found = self._processes.send("SystemInfo.getProcessInfo")["processInfo"]
+        return sum(float(process["cpuTime"]) for process in found if process["type"] == "renderer")
 
     def _busy(self) -> float:
         metrics = self._session.send("Performance.getMetrics")["metrics"]

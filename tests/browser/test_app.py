@@ -371,6 +371,23 @@ def test_every_text_is_compared_and_none_becomes_markup(page: Page, app_url: str
         assert page.evaluate(COUNT_MADE_FROM_TEXT) == 0, name
 
 
+@pytest.mark.usefixtures("forgive_probing")
+def test_a_panel_that_is_edited_after_other_clicks_keeps_its_head(page: Page, app_url: str) -> None:
+    """The fields of a panel are made by the browser when they are opened; a field it made empty must not count."""
+    visit(page, app_url, "compare", model=MINILM, text="something to begin with", head="3")
+    words = page.get_by_role("button", name="words", exact=True)
+    for _ in range(2):
+        words.click()
+        settle(page)
+    page.get_by_role("button", name="Edit").first.click()
+    layer = page.get_by_test_id("stPopoverBody").get_by_role("slider")
+    layer.focus()
+    layer.press("ArrowRight")
+    expect(page.get_by_role("heading", name="1 · L1H3")).to_be_visible(timeout=A_RUN)
+    expect(page.get_by_role("heading", name="2 · L0H4")).to_be_visible()
+    expect(page.get_by_test_id("stException")).to_have_count(0)
+
+
 def test_markup_stands_in_the_tokens_as_it_was_typed(page: Page, app_url: str) -> None:
     visit(page, app_url, model=MINILM, text=TEXTS["markup"], off="L0H1", kinds="zero")
     go_to(page, "Ablate")

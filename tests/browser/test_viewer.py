@@ -449,11 +449,14 @@ def long_map(n: int = 2048) -> np.ndarray:
     return array
 
 
-@pytest.mark.parametrize("narrow", [False, True])
-def test_2048_tokens_show_every_peak_and_zoom_to_exact_cells(offline: Callable[..., Page], narrow: bool) -> None:
-    array = to_uint16(long_map()) if narrow else long_map()
+@pytest.mark.parametrize(("narrow", "causal"), [(False, False), (False, True), (True, False), (True, True)])
+def test_2048_tokens_show_every_peak_and_zoom_to_exact_cells(
+    offline: Callable[..., Page], narrow: bool, causal: bool
+) -> None:
+    array = np.tril(long_map()) if causal else long_map()
     labels = [f"t{i}" for i in range(2048)]
-    page = offline(View("matrix", {"map": array}, {"query_labels": labels, "key_labels": labels, "scale_to": 1}))
+    meta = {"query_labels": labels, "key_labels": labels, "scale_to": 1, "causal": causal}
+    page = offline(View("matrix", {"map": to_uint16(array) if narrow else array}, meta))
     expect(page.locator(".hs-where")).to_contain_text("each point the maximum of 4×4 cells")
     colours = palette.sequential("light")
     x, y = point_at(page, 1500, 700, 2048, 2048)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import json
+
 import numpy as np
 import pytest
 
@@ -55,10 +58,13 @@ def test_each_picture_can_be_taken_away_in_four_ways(key: str) -> None:
 
 def test_a_chosen_cell_shows_why_dimension_by_dimension() -> None:
     seen = looking(query="7", key="2")
-    bars = [chart.proto.spec for chart in seen.at.get("plotly_chart")]  # type: ignore[union-attr]
-    assert len(bars) == 3
+    (chart,) = seen.at.get("plotly_chart")
+    bars = json.loads(chart.proto.spec)["data"]  # type: ignore[union-attr]
     trace = store().model(MINILM, lambda message: None).run(TEXT)
     why = explain_weight(trace, 4, 10, 7, 2)
+    for drawn, values in zip(bars, (why.q, why.k, why.product), strict=True):
+        sent = np.frombuffer(base64.b64decode(drawn["y"]["bdata"]), drawn["y"]["dtype"])
+        np.testing.assert_array_equal(sent, values)
     assert max(seen.at.dataframe[0].value["weight"]) == pytest.approx(float(max(why.row_weights)), abs=1e-4)
 
 

@@ -29,6 +29,13 @@ def random_maps(n: int = 5, queries: int = 6, keys: int = 7, seed: int = 0) -> T
     return (3 * torch.randn(n, queries, keys, generator=torch.Generator().manual_seed(seed))).softmax(-1)
 
 
+def plainly(a: Tensor, b: Tensor) -> np.ndarray:
+    """The definition in float64, attention to no key as one more key."""
+    p, q = (torch.cat([w, 1 - w.sum(-1, keepdim=True)], dim=-1).clamp_min(0).double() for w in (a, b))
+    mean = (p + q) / 2
+    return ((torch.xlogy(p, p / mean.clamp_min(1e-30)) + torch.xlogy(q, q / mean.clamp_min(1e-30))).sum(-1) / 2).numpy()
+
+
 @pytest.fixture(scope="module")
 def trace(tmp_path_factory: pytest.TempPathFactory) -> Trace:
     return load_model(str(tiny_model_dir("llama", tmp_path_factory))).run("The keys are on the table in the hallway.")
@@ -73,6 +80,23 @@ def test_what_averaging_hides() -> None:
     expected = [row_divergence(head, maps.mean(0)).mean().item() for head in maps]
     np.testing.assert_allclose(mean_divergence(maps).numpy(), expected, atol=1e-7)
     assert float(mean_divergence(maps[:1].expand(3, -1, -1)).max()) < 1e-6
+
+
+@pytest.mark.parametrize("sinks", [False, True])
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_long_layers_distance_from_its_mean_is_that_of_its_rows(causal: bool, sinks: bool) -> None:
+    maps = random_maps(3, queries=600, keys=600)
+    if causal:
+        maps = maps.tril() / maps.tril().sum(-1, keepdim=True)
+    if sinks:
+        maps = maps * torch.linspace(0.2, 1, 600)[:, None]
+        maps[1, 5] = 0  # a row that goes to no key
+    expected = [plainly(head, maps.mean(0)).mean() for head in maps]
+    np.testing.assert_allclose(mean_divergence(maps).numpy(), expected, atol=1e-6)
+    for dtype in (torch.float32, torch.float64):
+        found = row_divergence(maps.to(dtype), maps[1].to(dtype))
+        assert found.dtype == dtype
+        np.testing.assert_allclose(found.numpy(), plainly(maps, maps[1]), atol=1e-6)
 
 
 def test_all_pairs_equal_pair_by_pair() -> None:

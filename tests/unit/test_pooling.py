@@ -148,3 +148,70 @@ def test_choices_that_do_not_fit_are_said_in_sentences(maps: NDArray[np.float64]
 
 def test_options_can_be_kept_by() -> None:
     assert {MapOptions(True, "first"): 1}[MapOptions(words=True, hide="first")] == 1
+
+
+# ---------------------------------------------------------------- long texts go the fast way, to the same numbers
+
+
+def long_pair(n: int = 300) -> Tokens:
+    """Two texts whose words have one to four pieces, with marks around and between them."""
+    lengths = np.random.default_rng(1).choice([1, 1, 1, 2, 3, 4], size=n)
+    words = np.repeat(np.arange(n), lengths)[:n]
+    special = np.isin(words, (0, words[n // 2], words[-1]))
+    segments = np.where(special, -1, np.arange(n) > n // 2)
+    names = tuple(f"w{word}" for word in range(words.max() + 1))
+    labels = tuple(f"p{i}" for i in range(n))
+    return Tokens(
+        text="long", text_pair="pair", ids=tuple(range(n)), labels=labels, surfaces=labels,
+        word_ids=tuple(words.tolist()), words=names, special=tuple(special.tolist()),
+        segments=tuple(segments.tolist()),
+    )  # fmt: skip
+
+
+def plainly(array: NDArray[np.float32], tokens: Tokens, options: MapOptions) -> tuple[NDArray[np.float32], ...]:
+    """Maps, shown and hidden mass, word by word: additions in the order of the pieces, as float32 does them."""
+    keep = np.ones(len(tokens), dtype=bool)
+    ids = np.array(tokens.word_ids)
+    if options.hide == "special":
+        keep &= ~np.array(tokens.special)
+    elif options.hide == "first":
+        keep &= (ids != ids[0]) if options.words else (np.arange(len(tokens)) > 0)
+    segments = np.array(tokens.segments)
+    sides = [keep & (segments == "AB".index(side)) for side in options.pair] if options.pair else [keep, keep]
+    rows, columns = map(np.flatnonzero, sides)
+    mass, part = array.sum(axis=2)[:, rows], array[:, rows][:, :, columns]
+    if options.words:
+        groups = [[np.flatnonzero(ids[side] == word) for word in dict.fromkeys(ids[side])] for side in (rows, columns)]
+        part = np.stack([sum_of(part, group, 1) for group in groups[0]], axis=1)
+        part = np.stack([sum_of(part, group, 2) for group in groups[1]], axis=2)
+        counts = np.array([len(group) for group in groups[0]], dtype=np.float32)
+        part = part / counts[:, None]
+        mass = np.stack([sum_of(mass, group, 1) for group in groups[0]], axis=1) / counts
+    shown = np.ascontiguousarray(part).sum(axis=2)
+    hidden = np.maximum(mass - shown, 0) if len(columns) < len(tokens) else np.zeros_like(shown)
+    return part, shown, hidden
+
+
+def sum_of(array: NDArray[np.float32], places: NDArray[np.intp], axis: int) -> NDArray[np.float32]:
+    total = array.take(places[0], axis=axis)
+    for place in places[1:]:
+        total = total + array.take(place, axis=axis)
+    return total
+
+
+@pytest.mark.parametrize(("words", "hide", "pair"), list(product((False, True), HIDE, PAIRS)))
+def test_a_long_text_is_pooled_to_the_last_bit_as_word_by_word(words: bool, hide: str, pair: str) -> None:
+    tokens, options = long_pair(), MapOptions(words, hide, pair)
+    array = np.random.default_rng(2).random((3, len(tokens), len(tokens)), dtype=np.float32)
+    before = array.copy()
+    shown = displayed(array, tokens, tokens, options)
+    for found, expected in zip(
+        (shown.weights, shown.shown, shown.hidden), plainly(array, tokens, options), strict=True
+    ):
+        np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(array, before)
+    assert shown.frame.note == shown.note
+    assert not hasattr(shown.frame, "weights")
+    # One head alone is what it is among the others.
+    alone = displayed(array[1:2], tokens, tokens, options)
+    np.testing.assert_array_equal(alone.weights[0], shown.weights[1])

@@ -45,6 +45,28 @@ def slots(trace: Trace) -> Iterator[tuple[int, str]]:
 
 
 @pytest.mark.parametrize("family", [*TINY, "own"])
+@pytest.mark.parametrize("weights_first", [True, False])
+def test_maps_and_outputs_are_those_of_one_attention_in_whatever_order(
+    weights_first: bool, family: str, tiny: Callable[[str], Model]
+) -> None:
+    model = tiny(family)
+    site = model.run(TEXT).main_site
+    head = HeadRef(0, 1, site=site)
+    trace = model.run(
+        TEXT, Interventions([HeadAblation([head], "scale", factor=0.5), AttentionKnockout([1], [2], site=site)])
+    )
+    for layer, site in slots(trace):
+        whole = trace.inputs(layer, site).attend()
+        looks = [(trace.weights, whole.weights), (trace.head_outputs, whole.head_outputs)]
+        for look, expected in looks if weights_first else reversed(looks):
+            assert torch.equal(look(layer, site), expected[0])
+
+
+def test_no_two_traces_have_one_serial_number(llama: Model) -> None:
+    assert len({llama.run(TEXT).serial for _ in range(3)}) == 3
+
+
+@pytest.mark.parametrize("family", [*TINY, "own"])
 def test_rows_sum_to_one_and_causal_maps_are_empty_above(family: str, tiny: Callable[[str], Model]) -> None:
     trace = tiny(family).run(TEXT)
     for layer, site in slots(trace):

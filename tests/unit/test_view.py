@@ -106,6 +106,15 @@ def test_differences_and_other_kinds_of_numbers_are_pooled_alike() -> None:
     assert expected[0].max() < -1, "the edge of an uneven map is not zero"
 
 
+def test_maps_without_their_first_rows_and_columns_are_pooled_as_copies_of_them_are() -> None:
+    weights = np.random.default_rng(4).random((2, 130, 131), dtype=np.float32)
+    for part in (weights[:, 1:, 1:], weights[:, :, ::-1], weights[:, ::2], weights.transpose(0, 2, 1)):
+        expected = max_pool(part.astype(np.float64), 25)[0]
+        np.testing.assert_array_equal(max_pool(part, 25)[0], expected)
+    weights.flags.writeable = False
+    np.testing.assert_array_equal(max_pool(weights, 25)[0], max_pool(weights.astype(np.float64), 25)[0])
+
+
 def test_small_maps_are_left_exact() -> None:
     weights = np.random.default_rng(2).random((3, 6, 5))
     pooled, block = max_pool(weights, 6)
@@ -186,3 +195,34 @@ def test_a_missing_asset_is_said_in_a_sentence() -> None:
     assert asset("maps.js").is_file()
     with pytest.raises(FileNotFoundError, match=r"nowhere\.js.*installation is incomplete"):
         asset("nowhere.js")
+
+
+# ---------------------------------------------------------------- long causal maps
+
+
+def causal_map(size: int) -> np.ndarray:
+    return to_uint16(np.tril(np.random.default_rng(5).random((size, size), dtype=np.float32)))
+
+
+@pytest.mark.parametrize("dtype", [np.uint16, np.float32])
+def test_a_long_causal_map_travels_without_the_future_and_arrives_whole(dtype: type) -> None:
+    steps: np.ndarray = causal_map(600).astype(dtype)
+    sent = View("matrix", {"map": steps, "more": np.arange(3)}, {"causal": True}).pack()
+    assert len(sent) < 0.51 * steps.nbytes
+    found = View.unpack(sent)
+    np.testing.assert_array_equal(found.arrays["map"], steps)
+    assert found.arrays["map"].dtype == dtype
+    np.testing.assert_array_equal(found.arrays["more"], [0, 1, 2])
+
+
+@pytest.mark.parametrize("spoilt", ["a cell of the future", "not causal", "not square", "short", "a blank cell"])
+def test_any_other_map_travels_cell_by_cell(spoilt: str) -> None:
+    steps, meta = causal_map(600 if spoilt != "short" else 300), {"causal": spoilt != "not causal"}
+    array = steps[:-1] if spoilt == "not square" else steps.astype(np.float32) if spoilt == "a blank cell" else steps
+    if spoilt == "a blank cell":
+        array[17, 18] = np.nan
+    if spoilt == "a cell of the future":
+        array[17, 18] = 1
+    sent = View("matrix", {"map": array}, meta).pack()
+    assert len(sent) > array.nbytes
+    np.testing.assert_array_equal(View.unpack(sent).arrays["map"], array)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from itertools import product
 
 import numpy as np
 import pytest
@@ -313,3 +314,73 @@ def test_the_table_of_measures_has_every_heads_own_numbers(llama: Model, trace: 
     assert [row["induction"] for row in rows] == extra.ravel().tolist()
     for name in overview.measures:
         assert [row[MEASURES[name].name] for row in rows] == pytest.approx(overview.values(name).ravel().tolist())
+
+
+# ---------------------------------------------------------------- what is kept
+
+
+class Kept:
+    """Keeps everything, and counts what was made."""
+
+    def __init__(self) -> None:
+        self.results: dict[Hashable, object] = {}
+
+    def __call__(self, key: Hashable, make: Callable[[], object]) -> object:
+        if key not in self.results:
+            self.results[key] = make()
+        return self.results[key]
+
+
+def drawings(maps: LayerMaps) -> list[View]:
+    """Everything that can be drawn of a layer, several heads and measures of it."""
+    return [
+        *(maps.grid_view(0, ring) for ring in ("first", "previous", "entropy")),
+        *(maps.matrix_view(head) for head in (2, 0)),
+        maps.matrix_view(1, exact=True),
+        maps.text_view(1, 4),
+        *(maps.lines_view(head) for head in (3, 1)),
+        maps.average_view(),
+    ]
+
+
+def test_what_is_kept_is_what_would_be_made_again(tiny: Callable[[str], Model], long: Trace) -> None:
+    """All looks at several layers of several runs through one store, twice: nothing is ever taken for another."""
+    model, kept = tiny("own"), Kept()
+    ablated = model.run(long.tokens, HeadAblation(["L0H1"], "uniform"))
+    other = model.run(" ".join(f"other{n}" for n in range(300)))
+    short = model.run(TEXT)
+    options = [MapOptions(), MapOptions(hide="first"), MapOptions(words=True)]
+    looks = [Look(*given) for given in product(("weights", "value"), options, (False, True), (False, True))]
+    made: list[int] = []
+    for _ in range(2):
+        for trace, look in product((long, ablated, other, short), looks):
+            for top in (None, 0.5):
+                found = drawings(LayerMaps(model, trace, "self", 0, look, top, keep=kept))  # type: ignore[arg-type]
+                expected = drawings(LayerMaps(model, trace, "self", 0, look, top))
+                for view, same in zip(found, expected, strict=True):
+                    assert view.pack() == same.pack()
+        made.append(len(kept.results))
+    assert made[0] == made[1], "the second time nothing was made"
+
+
+def test_layers_are_kept_apart(llama: Model, trace: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mha_core.maps.EXACT_CELLS", 4)
+    monkeypatch.setattr("mha_core.maps.POOLED_CELLS", 4)
+    kept = Kept()
+    assert LayerMaps(llama, trace, "self", 0).is_long
+    for layer in (0, 1, 0):
+        for view, same in zip(
+            drawings(LayerMaps(llama, trace, "self", layer, keep=kept)),  # type: ignore[arg-type]
+            drawings(LayerMaps(llama, trace, "self", layer)),
+            strict=True,
+        ):
+            assert view.pack() == same.pack()
+
+
+def test_one_head_alone_is_made_as_it_is_among_the_others(tiny: Callable[[str], Model], long: Trace) -> None:
+    for quantity, words in product(("weights", "value"), (False, True)):
+        look = Look(quantity, MapOptions(words=words))
+        whole = LayerMaps(tiny("own"), long, "self", 0, look)
+        for head in range(4):
+            alone = LayerMaps(tiny("own"), long, "self", 0, look).map_of(head)
+            np.testing.assert_array_equal(alone, whole.array[head])
