@@ -118,7 +118,7 @@ class Trace:
             last = self._last_outputs
         if last is None or last[0] is not weighed:
             with torch.inference_mode():
-                last = weighed, self.inputs(layer, site).mix(weighed).head_outputs[0]
+                last = weighed, self._records[self._slot(layer, site)].mix(weighed).head_outputs[0]
             with self._lock:
                 self._last_outputs = last
         return at_home(last[1])
