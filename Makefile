@@ -21,6 +21,7 @@ EXTRA  := $(if $(strip $(TORCH_INDEX)),--extra-index-url '$(strip $(TORCH_INDEX)
 # A library's usage reports are not ours to send.
 export HF_HUB_DISABLE_TELEMETRY := 1
 export DO_NOT_TRACK := 1
+export RAY_USAGE_STATS_ENABLED := 0
 # Threads that wait without spinning: see mha_core/__init__.py.
 export OMP_WAIT_POLICY ?= PASSIVE
 

@@ -15,6 +15,7 @@ from mha_core.catalogue import ModelError
 from mha_core.cli import evaluate, prune, sweep
 from mha_core.cli.terminal import INTERRUPTED, WRONG_USE, require_folder
 from mha_core.interventions import InterventionError
+from mha_core.ray_engine import EngineError
 from mha_core.tasks import TaskError
 from mha_core.tokens import InputError
 
@@ -27,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for path in (chosen.json, chosen.csv, chosen.html):
             require_folder(path)
         return int(chosen.run(chosen))
-    except (ModelError, InputError, InterventionError, TaskError, OSError) as error:
+    except (ModelError, InputError, InterventionError, TaskError, EngineError, OSError) as error:
         sys.stderr.write(f"{error}\n")
         return WRONG_USE
     except KeyboardInterrupt:

@@ -10,9 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 from torch import Tensor
+
+from mha_core.devices import at_home, is_half
 
 NEG_INF = float("-inf")
 
@@ -38,6 +41,13 @@ class Edit:
             rows = torch.arange(n_rows, device=device)
             return rows[:, None, None], self.heads[None, :, None], positions[None, None, :]
         return self.rows[:, None], self.heads[:, None], positions[None, :]
+
+    def to(self, device: torch.device) -> Self:
+        """The same on a device, where the attention that it changes is."""
+        tensors = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+        if all(value.device == device for value in tensors.values()):
+            return self
+        return replace(self, **{name: value.to(device) for name, value in tensors.items()})
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,6 +143,19 @@ class AttentionInputs:
     def without_edits(self) -> AttentionInputs:
         """The same arguments with no intervention in this call (upstream ones remain in Q, K and V)."""
         return replace(self, edits=())
+
+    def at_home(self) -> AttentionInputs:
+        """The same on the CPU, in float32 where it had half precision."""
+        if self.query.device.type == "cpu" and not is_half(self.query):
+            return self
+        mask = self.mask
+        if mask is not None and is_half(mask):  # what forbids there must forbid here
+            mask = mask.float().masked_fill(mask <= torch.finfo(mask.dtype).min / 2, torch.finfo(torch.float32).min)
+        mask, bias, sinks = (None if term is None else at_home(term) for term in (mask, self.bias, self.sinks))
+        return replace(
+            self, query=at_home(self.query), key=at_home(self.key), value=at_home(self.value), mask=mask, bias=bias,
+            sinks=sinks, edits=tuple(edit.to(torch.device("cpu")) for edit in self.edits),
+        )  # fmt: skip
 
     @property
     def nbytes(self) -> int:

@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from mha_core.blocks import WAVEFRONT, CleanBlocks, Wavefront
+from mha_core.devices import HOME
 from mha_core.interventions import InterventionError
 from mha_core.model import Model, Plan
 from mha_core.outcomes import predicted_position
@@ -86,6 +87,8 @@ def direct_logit_attribution(
     """
     if not isinstance(model, PretrainedModel) or not model.has_logits:
         raise InterventionError("This model has no words to predict; direct attribution is a share of their logits.")
+    if model.placement != HOME:
+        raise InterventionError("Direct attribution is made on the CPU in float32; load the model without a device.")
     site = model.main_site if site is None else site
     if site not in model.sites:
         raise InterventionError(f"site is {site!r}; this model has {', '.join(model.sites)}.")

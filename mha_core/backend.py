@@ -91,7 +91,7 @@ class Call:
         self.n_calls += 1
         edits = self.edits.get(slot, ()) if slot is not None else ()
         if edits:
-            inputs = replace(inputs, edits=edits)
+            inputs = replace(inputs, edits=tuple(edit.to(inputs.query.device) for edit in edits))
         out = AttentionOutput(torch.empty(0), library()) if self.kernel == "library" else inputs.attend()
         if slot is None:
             self.captured.append(CapturedCall(module, inputs, out.head_outputs))

@@ -62,7 +62,7 @@ class Wavefront:
             return self.clean.outputs[key]
         if stack == self.stack and layer in self.joins:
             new = self.clean.inputs[key].expand(self.joins[layer], -1, -1)
-            hidden = new if layer == start else torch.cat([hidden, new])
+            hidden = new if layer == start else torch.cat([hidden, new.to(hidden.device)])
         elif stack == "dec" and self.stack == "enc" and layer == 0:  # every variant of the source gets its target
             hidden = hidden.expand(sum(self.joins.values()), -1, -1)
         if args:

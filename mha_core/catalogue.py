@@ -232,13 +232,13 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headscope"
 
 
-def require_memory(n_bytes: int, what: str) -> None:
+def require_memory(n_bytes: int, what: str, dtype: str = "float32") -> None:
     """Raise `ModelTooLargeError` when `n_bytes` of weights do not fit into the memory that is free now."""
     import psutil
 
     free: Any = psutil.virtual_memory().available
     if n_bytes > 0.8 * free:
         raise ModelTooLargeError(
-            f"{what} needs about {n_bytes / 2**30:.1f} GiB of memory in float32 and this machine has "
+            f"{what} needs about {n_bytes / 2**30:.1f} GiB of memory in {dtype} and this machine has "
             f"{free / 2**30:.1f} GiB free; choose a smaller model or a larger machine."
         )

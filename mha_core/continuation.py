@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from mha_core.attention import BlockKeys, Edit, ReplaceOutput
-from mha_core.backend import Call, SlotKey, running
+from mha_core.backend import Call, SlotKey
 from mha_core.interventions import InterventionError, Interventions
 from mha_core.model import Model, Plan
 from mha_core.pretrained import PretrainedModel
 from mha_core.resolve import Resolved
-from mha_core.run_inputs import RunInputs, batch_arguments
+from mha_core.run_inputs import RunInputs
 from mha_core.tokens import Tokens
 
 
@@ -124,12 +123,8 @@ def _writer(model: PretrainedModel, resolved: Resolved) -> Callable[[list[int]],
 
 def _decoder(model: PretrainedModel, source: Tokens, resolved: Resolved) -> Callable[[list[int]], Tensor]:
     """The same for an encoder-decoder: target ids after its start token; the source is read once."""
-    given, _ = batch_arguments([RunInputs(source)])
-    given.pop("token_type_ids", None)
     reading = Call(model.slots, resolved.edits, record=False)
-    with torch.inference_mode(), running(reading):
-        encoded = model.hf.get_encoder()(**given)
-    arguments: dict[str, Any] = {"encoder_outputs": encoded, "attention_mask": given["attention_mask"]}
+    arguments = model.encode(reading, source)
 
     def step(ids: list[int]) -> Tensor:
         target = [model.start_token, *ids]

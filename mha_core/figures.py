@@ -145,7 +145,7 @@ def difference_figure(
     queries = _labels(tokens if query_tokens is None else query_tokens, a.shape[0], "query_tokens", "queries")
     top = float(np.abs(a - b).max(initial=0.0)) or 1.0
     scale = stops(diverging(theme))
-    return _matrix(a - b, queries, keys, _escape(title), "difference", (-top, top), scale, theme)
+    return _matrix(a - b, queries, keys, escaped(title), "difference", (-top, top), scale, theme)
 
 
 def _matrix(
@@ -260,7 +260,7 @@ def _maps(
         weights = np.asarray(attentions.weights(layer, site).numpy(), dtype=np.float32)
         queries, keys = attentions.site_tokens(site)
         name = f"{'' if site == 'self' else site + '.'}L{layer}"
-        return _Maps(weights, [*map(_escape, queries.labels)], [*map(_escape, keys.labels)], name)
+        return _Maps(weights, [*map(escaped, queries.labels)], [*map(escaped, keys.labels)], name)
     weights = _of_arrays(attentions, layer)
     own = tokens if query_tokens is None else query_tokens
     return _Maps(
@@ -305,10 +305,10 @@ def _labels(tokens: Sequence[str] | None, count: int, name: str, axis: str) -> l
         return [str(i) for i in range(count)]
     if len(tokens) != count:
         raise ValueError(f"{name} has {len(tokens)} entries and the map {count} {axis}; one per {axis[:-1]} is needed.")
-    return [_escape(visible(str(token)) or "∅") for token in tokens]
+    return [escaped(visible(str(token)) or "∅") for token in tokens]
 
 
-def _escape(text: str) -> str:
+def escaped(text: str) -> str:
     """Text that Plotly shows as it is: no tags, and no formula where a notebook has MathJax."""
     return html.escape(text, quote=False).replace("$", "&#36;")
 

@@ -31,14 +31,17 @@ from mha_core.backend import (
 from mha_core.blocks import find_blocks, watch_blocks
 from mha_core.catalogue import (
     DATE_TRANSLATOR,
+    OWN_LAYER,
     ModelError,
     ModelFiles,
+    ModelTooLargeError,
     ModelUnsupportedError,
     Report,
     find_files,
     require_allowed,
     require_memory,
 )
+from mha_core.devices import HOME, Placement, placement_of
 from mha_core.hashing import weights_sha256
 from mha_core.model import Model, ModelDetails
 from mha_core.pretrained import PretrainedModel
@@ -51,23 +54,31 @@ _HEADLESS = "encoder"
 _BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I8": 1, "U8": 1, "F8_E4M3": 1, "F8_E5M2": 1}
 
 
-def load_model(name: str, *, report: Report = lambda message: None, **sizes: int) -> Model:
+def load_model(
+    name: str, *, device: str = "cpu", dtype: str = "float32", report: Report = lambda message: None, **sizes: int
+) -> Model:
     """Load a model by name.
 
     Args:
         name: "smollm2-135m-instruct", "all-minilm-l6-v2", "date-translator", "own-layer", a hub id, or a local folder
             with config.json, safetensors and a tokenizer. Nothing else is loaded: no pickled weights, no code from the
             hub.
+        device: "cpu", "cuda", "cuda:1", "mps", or "auto": over all devices, for a model larger than one of them.
+        dtype: "float32", "bfloat16" or "float16", of weights and runs. What runs give is on the CPU in float32 anyway.
         report: told in words what is being done.
         sizes: for "own-layer": d_model, n_heads, seed.
 
     Returns:
-        A `Model`. Weights are float32.
+        A `Model`.
 
     Raises:
         ModelError: of the kind that says what is wrong; the sentence says what to do.
     """
     require_allowed(name)
+    placement = placement_of(device, dtype)
+    small = name in (OWN_LAYER.name, DATE_TRANSLATOR.name) or name.startswith("own-layer/")
+    if small and placement != HOME:
+        raise ModelUnsupportedError(f"{name} is small and runs on the CPU in float32; leave device and dtype out.")
     if name == "own-layer" or name.startswith("own-layer/"):
         from mha_core.own_layer import OwnLayerModel
 
@@ -85,21 +96,24 @@ def load_model(name: str, *, report: Report = lambda message: None, **sizes: int
         raise ModelUnsupportedError(f"{', '.join(sizes)} can be chosen for our own layer only; {name!r} has its sizes.")
     files = find_files(name, report)
     report("Reading the weights")
-    kind, hf = _load_transformers(files)
+    kind, hf = _load_transformers(files, placement)
     tokenizer = _load_tokenizer(files)
     report("Finding the heads")
-    return _probe(name, kind, hf, tokenizer, files)
+    return _probe(name, kind, hf, tokenizer, files, placement)
 
 
-def _load_transformers(files: ModelFiles) -> tuple[str, nn.Module]:
+def _load_transformers(files: ModelFiles, placement: Placement) -> tuple[str, nn.Module]:
     config = _read_config(files.folder)
     kind, cls = _class_for(config)
-    require_memory(_float32_bytes(files.folder), files.origin)
+    if placement.device == "cpu":
+        require_memory(
+            _n_weights(files.folder) * getattr(torch, placement.dtype).itemsize, files.origin, placement.dtype
+        )
     try:
-        hf, info = _from_pretrained(cls, files.folder)
+        hf, info = _from_pretrained(cls, files.folder, placement)
         if kind != _HEADLESS and _missing_head(hf, info["missing_keys"]):
             kind = _HEADLESS  # the file has no output head: random logits would be a lie
-            hf, info = _from_pretrained(transformers.AutoModel, files.folder)
+            hf, info = _from_pretrained(transformers.AutoModel, files.folder, placement)
     except KeyError as error:  # families with a table of attention classes of their own do not know ours
         raise _unsupported(config) from error
     except (ValueError, RuntimeError, OSError, SafetensorError) as error:
@@ -113,6 +127,11 @@ def _load_transformers(files: ModelFiles) -> tuple[str, nn.Module]:
         raise ModelUnsupportedError(
             f"The {files.origin} lacks {len(missing)} of the weights its config.json asks for ({missing[0]} …); "
             "its files do not belong together."
+        )
+    if any(weight.is_meta for weight in hf.parameters()):  # left on the CPU or the disk until a layer runs
+        raise ModelTooLargeError(
+            f"The {files.origin} does not fit into the devices of this machine in {placement.dtype}; choose a smaller "
+            "model, a smaller dtype, or a larger machine."
         )
     return kind, hf.eval()
 
@@ -154,12 +173,13 @@ def _class_for(config: Any) -> tuple[str, Any]:
     return _HEADLESS, transformers.AutoModel
 
 
-def _from_pretrained(cls: Any, folder: Path) -> tuple[Any, dict[str, Any]]:
+def _from_pretrained(cls: Any, folder: Path, placement: Placement) -> tuple[Any, dict[str, Any]]:
+    where = {} if placement.device == "cpu" else {"device_map": placement.device}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return cls.from_pretrained(
-            folder, attn_implementation=ATTENTION_NAME, dtype=torch.float32, use_safetensors=True,
-            trust_remote_code=False, local_files_only=True, output_loading_info=True,
+            folder, attn_implementation=ATTENTION_NAME, dtype=getattr(torch, placement.dtype), use_safetensors=True,
+            trust_remote_code=False, local_files_only=True, output_loading_info=True, **where,
         )  # fmt: skip
 
 
@@ -192,15 +212,15 @@ def _safetensors_header(path: Path) -> dict[str, Any]:
     return header
 
 
-def _float32_bytes(folder: Path) -> int:
-    """What the weights take in memory as float32, from the headers of the safetensors files."""
+def _n_weights(folder: Path) -> int:
+    """How many numbers the safetensors files hold, from their headers."""
     total = 0
     for path in folder.glob("*.safetensors"):
         header = _safetensors_header(path)
         for name, tensor in header.items():
             if name != "__metadata__":
                 start, end = tensor["data_offsets"]
-                total += 4 * (end - start) // _BYTES.get(tensor["dtype"], 4)
+                total += (end - start) // _BYTES.get(tensor["dtype"], 4)
     return total
 
 
@@ -213,7 +233,9 @@ def _unsupported(
     )
 
 
-def _probe(name: str, kind: str, hf: Any, tokenizer: Any, files: ModelFiles) -> PretrainedModel:
+def _probe(
+    name: str, kind: str, hf: Any, tokenizer: Any, files: ModelFiles, placement: Placement
+) -> PretrainedModel:  # fmt: skip
     """Run a few tokens through a model nobody else can see yet, and learn where it attends."""
     run = _probe_run(hf, kind)
     try:
@@ -229,7 +251,8 @@ def _probe(name: str, kind: str, hf: Any, tokenizer: Any, files: ModelFiles) -> 
     watch_blocks(blocks)
     return PretrainedModel(
         name=name, kind=kind, hf=hf, tokenizer=tokenizer, slots=slots, sites=sites, blocks=blocks,
-        max_tokens=token_limit(tokenizer, hf.config, MAX_TOKENS), details=_details(name, hf, files),
+        max_tokens=token_limit(tokenizer, hf.config, MAX_TOKENS), details=_details(name, hf, files, placement),
+        placement=placement,
     )  # fmt: skip
 
 
@@ -256,7 +279,8 @@ def _base(hf: Any, kind: str, run: Callable[[], object]) -> nn.Module:
 
 def _probe_run(hf: Any, kind: str) -> Callable[[], Tensor]:
     """A forward pass over ids that no family treats specially, with more source than target positions."""
-    source, target = torch.tensor([[5, 6, 7, 8, 9]]), torch.tensor([[5, 6, 7]])
+    device = hf.get_input_embeddings().weight.device
+    source, target = torch.tensor([[5, 6, 7, 8, 9]]).to(device), torch.tensor([[5, 6, 7]]).to(device)
     arguments = {"input_ids": source, "attention_mask": torch.ones_like(source)}
     if kind == "seq2seq":
         arguments |= {"decoder_input_ids": target}
@@ -321,16 +345,19 @@ def _check_parity(hf: Any, run: Callable[[], Tensor], slots: Slots) -> None:
         assert call.hidden is not None
         hidden.append(call.hidden)
     own, library = hidden
-    if not bool((own - library).abs().max() <= _PARITY * (1 + library.abs().max())):
+    tolerance = max(_PARITY, 16 * torch.finfo(own.dtype).eps)  # half precision rounds in each of many layers
+    if not bool((own - library).abs().max() <= tolerance * (1 + library.abs().max())):
         raise _unsupported(hf.config)
 
 
-def _details(name: str, hf: Any, files: ModelFiles) -> ModelDetails:
+def _details(name: str, hf: Any, files: ModelFiles, placement: Placement) -> ModelDetails:
     from mha_core.catalogue import PACKAGES
 
     title = PACKAGES[name].info.title if name in PACKAGES else Path(name).name if Path(name).is_dir() else name
     sha256 = files.sha256 or weights_sha256(files.folder, files.weights)
+    made = "" if placement == HOME else f"Weights and runs are {placement}, not float32 on the CPU."
+    note = " ".join(filter(None, (files.note, made)))
     return ModelDetails(
         title=title, origin=files.origin, file=files.weights, sha256=sha256,
-        n_parameters=sum(p.numel() for p in hf.parameters()), family=hf.config.model_type, note=files.note,
+        n_parameters=sum(p.numel() for p in hf.parameters()), family=hf.config.model_type, note=note,
     )  # fmt: skip

@@ -20,11 +20,13 @@ SlotKey = tuple[str, int]
 _FORMAT = 1
 
 
-def means_file(model_sha256: str, sentences: tuple[str, ...]) -> Path | None:
-    """Where means are kept: named by the model's file and the sentences. None for a model without a file."""
+def means_file(model_sha256: str, number_type: str, sentences: tuple[str, ...]) -> Path | None:
+    """Where means are kept: named by the model's file, what its numbers are made with, and the sentences. None for a
+    model without a file.
+    """
     if not model_sha256:
         return None
-    name = hashlib.sha256(repr((_FORMAT, sentences)).encode()).hexdigest()[:12]
+    name = hashlib.sha256(repr((_FORMAT, number_type, sentences)).encode()).hexdigest()[:12]
     return cache_folder() / f"means-{model_sha256[:16]}-{name}.npz"
 
 

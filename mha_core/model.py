@@ -12,6 +12,7 @@ from torch import Tensor
 from mha_core.attention import Edit
 from mha_core.backend import SlotKey
 from mha_core.corpus import corpus_sentences
+from mha_core.devices import HOME, Placement
 from mha_core.interventions import HeadAblation, Intervention, Interventions
 from mha_core.mean_cache import means_file, read_means, write_means
 from mha_core.resolve import Resolved, replacement_values, resolve
@@ -56,6 +57,7 @@ class Model(ABC):
     name: what `load_model` takes. kind: "causal-lm", "masked-lm", "encoder" or "seq2seq".
     sites: where it attends, `{"self": Site(...)}`; encoder-decoders have "enc", "dec" and "cross".
     max_tokens: the most positions a run takes. takes_pairs: whether two texts can be given as a pair.
+    placement: where its weights are, and their number type. What a run gives is on the CPU, in float32, in any case.
     """
 
     name: str
@@ -64,6 +66,7 @@ class Model(ABC):
     max_tokens: int
     takes_pairs: bool = False
     details: ModelDetails
+    placement: Placement = HOME
 
     def __init__(self) -> None:
         self._memo = _Memo()
@@ -96,8 +99,8 @@ class Model(ABC):
 
     @property
     def number_type(self) -> str:
-        """What its numbers are made with, such as "float32"."""
-        return "float32"
+        """What its numbers are made with: "float32", or "bfloat16 cuda"."""
+        return str(self.placement)
 
     @property
     def corpus(self) -> tuple[str, ...]:
@@ -246,7 +249,7 @@ class Model(ABC):
         self, reference: str | tuple[str, ...], sentences: tuple[str, ...], progress: Progress
     ) -> dict[SlotKey, Tensor]:
         """Means of the packaged sentences come from disk where they have been measured before."""
-        path = means_file(self.details.sha256, sentences) if reference == "corpus" else None
+        path = means_file(self.details.sha256, self.number_type, sentences) if reference == "corpus" else None
         shapes = {
             (name, layer): (site.n_heads, site.d_head)
             for name, site in self.sites.items()

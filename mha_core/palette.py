@@ -39,6 +39,12 @@ SELECTED: dict[Theme, str] = {"light": "#23409f", "dark": "#8fb0ff"}
 """Indigo: the one head that is chosen on every page."""
 
 
+def series(theme: Theme = "light") -> tuple[str, ...]:
+    """Colours of lines or points that are told apart; give each a dash or a marker of its own too."""
+    third = "#0f8f78" if theme == "light" else "#3fc1a5"
+    return SELECTED[theme], ACCENT[theme], third, "#8a8f98", "#8f5fbf" if theme == "light" else "#b48ae0"
+
+
 def sequential(theme: Theme = "light") -> list[str]:
     """The sequential scale of a theme, as a list of hex colours from least to most."""
     return list(SEQUENTIAL[theme])

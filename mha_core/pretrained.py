@@ -13,6 +13,7 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from mha_core.attention import AttentionInputs
 from mha_core.backend import Call, SlotKey, Slots, running
+from mha_core.devices import HOME, Placement, at_home
 from mha_core.model import Model, ModelDetails, Observe, Progress
 from mha_core.resolve import Resolved
 from mha_core.run_inputs import RunInputs, batch_arguments
@@ -32,16 +33,27 @@ class PretrainedModel(Model):
     def __init__(
         self, *, name: str, kind: str, hf: nn.Module, tokenizer: Any, slots: Slots, sites: Mapping[str, Site],
         blocks: Mapping[nn.Module, tuple[SlotKey, ...]], max_tokens: int, details: ModelDetails,
+        placement: Placement = HOME,
     ) -> None:  # fmt: skip
         super().__init__()
         self.name, self.kind, self.tokenizer = name, kind, tokenizer
         # No run ever trains: gradients, where they are asked for, begin at the head outputs (`Call.gradients`).
         self.hf: Any = hf.requires_grad_(False)
         self.slots, self.sites, self.max_tokens, self.details = slots, dict(sites), max_tokens, details
-        self.blocks = blocks
+        self.blocks, self.placement = blocks, placement
         self.takes_pairs = kind in ("encoder", "masked-lm")
         self._tokenizer_lock = threading.Lock()
         self._modules = {slot: module for module, turns in slots.modules.items() for slot in turns}
+
+    @property
+    def _embeddings(self) -> Tensor:
+        weight: Tensor = self.hf.get_input_embeddings().weight
+        return weight
+
+    @property
+    def _device(self) -> torch.device:
+        """Where a run begins: the only device, or that of the first layers."""
+        return self._embeddings.device
 
     def module_at(self, site: str, layer: int) -> nn.Module:
         """The library's attention module of a layer."""
@@ -52,13 +64,13 @@ class PretrainedModel(Model):
         return self.slots.projections[site, layer]
 
     def projection_by_head(self, site: str, layer: int) -> OutputProjection:
-        """W_O of a layer by head, a view of the shared weights."""
+        """W_O of a layer by head: a view of the shared weights, where these are on the CPU in float32."""
         module, shape = self.output_projection(site, layer), self.sites[site]
         weight: Tensor = module.weight.detach()  # type: ignore[assignment,operator]
         weight = weight.T if isinstance(module, nn.Linear) else weight  # Conv1D keeps [in, out]
         bias = getattr(module, "bias", None)
         by_head = weight.reshape(shape.n_heads, shape.d_head, -1)  # [head * d_head, d_model] -> by head
-        return OutputProjection(by_head, None if bias is None else bias.detach())
+        return OutputProjection(at_home(by_head), None if bias is None else at_home(bias.detach()))
 
     def tokenize(self, text: str, text_pair: str | None = None) -> Tokens:
         if text_pair and text_pair.strip() and not self.takes_pairs:
@@ -108,7 +120,7 @@ class PretrainedModel(Model):
     ) -> Trace:
         started = time.perf_counter()
         call = Call(self.slots, resolved.edits, record=kernel == "own", kernel=kernel)
-        call.observe = None if observe is None else lambda slot, weights: observe(slot, weights[0])
+        call.observe = None if observe is None else lambda slot, weights: observe(slot, at_home(weights[0]))
         call.on_attention = _counted(progress, sum(site.n_layers for site in self.sites.values()))
         self.call_in(call, *batch_arguments([inputs]))
         applied = resolved.applied(call.applied, call.blocked)
@@ -126,6 +138,9 @@ class PretrainedModel(Model):
         """One forward pass in the state `call`. Arguments are padded batches: ids [batch, position] and so on.
 
         gradients: keep what a backward pass needs, from the first tensor on that asks for a gradient.
+
+        Here a run goes to the model's device and comes back: `call.hidden` and the logits are on the CPU in float32.
+        What else the call keeps stays where it was made.
         """
         given = dict(arguments)
         if self.kind == "seq2seq":
@@ -134,11 +149,25 @@ class PretrainedModel(Model):
             given["use_cache"] = False  # type: ignore[assignment]
         # Both modes belong to the thread, so they are entered here, whatever the caller is in.
         with torch.inference_mode(not gradients), torch.set_grad_enabled(gradients), running(call):
-            return self.hf(**given)
+            given = {name: v.to(self._device) if isinstance(v, Tensor) else v for name, v in given.items()}
+            output = self.hf(**given)
+            call.hidden = None if call.hidden is None else at_home(call.hidden)
+            if self.has_logits:
+                output["logits"] = at_home(output["logits"])
+            return output
+
+    def encode(self, call: Call, source: Tokens) -> dict[str, Any]:
+        """What the encoder makes of a source, as arguments for `call_in`: it is read once while the target grows."""
+        arguments, _ = batch_arguments([RunInputs(source)])
+        given = {name: value.to(self._device) for name, value in arguments.items() if name != "token_type_ids"}
+        with torch.inference_mode(), running(call):
+            encoded = self.hf.get_encoder()(**given)
+        return {"encoder_outputs": encoded, "attention_mask": given["attention_mask"]}
 
     def logits_of(self, hidden: Tensor, gradients: bool = False) -> Tensor:
         if not self.has_logits:
             return super().logits_of(hidden, gradients)
+        hidden = hidden.to(self._device, self._embeddings.dtype)
         call = Call(self.slots, record=False, head_input=hidden[None])
         one = torch.zeros(1, 1, dtype=torch.long)
         arguments: dict[str, Any] = {"input_ids": one}
@@ -150,10 +179,7 @@ class PretrainedModel(Model):
     def _greedy(self, source: Tokens) -> tuple[int, ...]:
         """The decoder's input for the model's own greedy output, from its start token on."""
         ids = [self.start_token]
-        arguments, _ = batch_arguments([RunInputs(source)])
-        with torch.inference_mode(), running(Call(self.slots, record=False)):
-            encoded = self.hf.get_encoder()(**{k: v for k, v in arguments.items() if k != "token_type_ids"})
-        arguments = {"encoder_outputs": encoded, "attention_mask": arguments["attention_mask"]}
+        arguments = self.encode(Call(self.slots, record=False), source)
         for _ in range(min(MAX_NEW_TOKENS, self.max_tokens - 1)):
             call = Call(self.slots, record=False, next_logits=True)
             logits = self.call_in(call, arguments, {"input_ids": torch.tensor([ids])})["logits"]
@@ -225,5 +251,5 @@ def _counted(progress: Progress | None, total: int) -> Callable[[int], None] | N
 @torch.inference_mode()
 def _masked_sum(record: AttentionInputs, real: Tensor) -> Tensor:
     """Sum of z over the real positions of a batch, [head, d_head]. real: [batch, query]."""
-    z = record.attend().head_outputs  # [batch, head, query, d_head]
+    z = at_home(record.attend().head_outputs)  # [batch, head, query, d_head]
     return (z * real[:, None, :, None]).sum(dim=(0, 2))

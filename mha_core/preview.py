@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mha_core.backend import Call, SlotKey
+from mha_core.devices import at_home
 from mha_core.interventions import HeadAblation, InterventionError, Interventions
 from mha_core.model import Model
 from mha_core.outcomes import FLAT, Outcome, outcome_of, predicted_position
@@ -188,6 +189,7 @@ def first_order(
     """Σ gradient · (replacement − z) of each head of a layer, [head]. z, gradient: [head, query, d_head]."""
     with torch.no_grad():
         site = ablation.heads[0].site
+        z, gradient = at_home(z), at_home(gradient)
         change = -z if values is None else values[site, layer] - z
         products = (gradient * change).sum(dim=-1)  # [head, query]
         if ablation.positions is not None:

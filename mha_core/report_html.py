@@ -20,6 +20,9 @@ from mha_core.task_sweep import TaskSweep
 Figures = Sequence[tuple[str, go.Figure, str]]
 
 
+_OPEN_ROWS = 30  # longer tables are folded: the pictures say it first
+
+
 def report_html(
     evaluation: Evaluation | None = None, sweep: TaskSweep | None = None, pruning: Pruning | None = None,
     figures: Figures = (),
@@ -98,7 +101,10 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> str:
     columns = list(dict.fromkeys(name for row in rows for name in row))
     head = "".join(f"<th>{_safe(name.replace('_', ' '))}</th>" for name in columns)
     body = "".join("<tr>" + "".join(f"<td>{_cell(row.get(name))}</td>" for name in columns) + "</tr>" for row in rows)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    if len(rows) <= _OPEN_ROWS:
+        return table
+    return f"<details><summary>{len(rows):,} rows</summary>{table}</details>"
 
 
 def _cell(value: Any) -> str:

@@ -1,4 +1,7 @@
-"""What one forward pass left behind: enough to make any layer's maps again when they are looked at."""
+"""What one forward pass left behind: enough to make any layer's maps again when they are looked at.
+
+Maps are made where the model is, as the run made them; what is read is on the CPU in float32.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ import torch
 from torch import Tensor
 
 from mha_core.attention import AttentionInputs, AttentionWeights
+from mha_core.devices import at_home
 from mha_core.interventions import Interventions
 from mha_core.tokens import Tokens
 
@@ -105,7 +109,7 @@ class Trace:
 
     def weights(self, layer: int, site: str | None = None) -> Tensor:
         """Attention weights of every head of a layer, [head, query, key], as this run used them."""
-        return self._weighed(layer, site).weights[0]
+        return at_home(self._weighed(layer, site).weights[0])
 
     def head_outputs(self, layer: int, site: str | None = None) -> Tensor:
         """z of every head, [head, query, d_head], after this run's interventions, before the output projection."""
@@ -114,10 +118,10 @@ class Trace:
             last = self._last_outputs
         if last is None or last[0] is not weighed:
             with torch.inference_mode():
-                last = weighed, self.inputs(layer, site).mix(weighed).head_outputs[0]
+                last = weighed, self._records[self._slot(layer, site)].mix(weighed).head_outputs[0]
             with self._lock:
                 self._last_outputs = last
-        return last[1]
+        return at_home(last[1])
 
     def contributions(self, layer: int, site: str | None = None) -> Tensor:
         """z W_O of every head, [head, query, d_model]. Summed over heads, plus the projection's bias, they are
@@ -129,7 +133,7 @@ class Trace:
 
     def attention_output(self, layer: int, site: str | None = None) -> Tensor:
         """What the attention of this layer really wrote during the run, [query, d_model]."""
-        return self._attention_outputs[self._slot(layer, site)][0]
+        return at_home(self._attention_outputs[self._slot(layer, site)][0])
 
     def output_projection(self, layer: int, site: str | None = None) -> OutputProjection:
         """W_O of a layer, by head."""
@@ -137,12 +141,12 @@ class Trace:
 
     def inputs(self, layer: int, site: str | None = None) -> AttentionInputs:
         """Q, K and V as they were multiplied (after rotary positions), mask, bias, scale: batch of one."""
-        return self._records[self._slot(layer, site)]
+        return self._records[self._slot(layer, site)].at_home()
 
     def empty_rows(self, layer: int, site: str | None = None) -> Tensor | None:
         """[head, query] True where a query may attend to nothing, so that its row is zero; None: no such row."""
         empty = self._weighed(layer, site).empty_rows
-        return None if empty is None else empty[0]
+        return None if empty is None else empty[0].cpu()
 
     def contribution_error(self, layer: int, site: str | None = None) -> float:
         """Largest difference between the sum of all heads' contributions (plus bias) and what the layer wrote."""

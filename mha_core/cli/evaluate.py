@@ -9,13 +9,15 @@ import textwrap
 from mha_core.cli.terminal import (
     Bar,
     add_common_options,
+    add_machine_options,
     add_task_options,
+    engine_of,
     last_of,
     model_and_task,
     natural,
     store_of,
     write,
-)  # fmt: skip
+)
 from mha_core.evaluation import N_CONTROLS, Evaluation, evaluation_steps, plans_of
 from mha_core.evaluation_report import as_text, to_csv, to_json
 from mha_core.known_scores import described_tasks
@@ -50,6 +52,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command.set_defaults(run=run)
     add_common_options(command, html=True)
     add_task_options(command, 100)
+    add_machine_options(command)
     command.add_argument("--off", default="", metavar="HEADS",
                          help="such as L1H3,L1H5, counted from 0; none: clean only")  # fmt: skip
     command.add_argument("--kind", default="zero", help="zero, mean, uniform, or several with commas (default zero)")
@@ -61,9 +64,10 @@ def run(chosen: argparse.Namespace) -> int:
     plans = plans_of(chosen.off, chosen.kind) if chosen.off.strip() else ()
     model, task = model_and_task(chosen)
     bar = Bar("prompts")
-    steps = evaluation_steps(model, task, plans, n=chosen.n, seed=chosen.seed, n_controls=chosen.controls,
-                             store=store_of(chosen), progress=bar)  # fmt: skip
-    result, code = last_of(steps, bar)
+    with engine_of(chosen, model) as engine:
+        steps = evaluation_steps(model, task, plans, n=chosen.n, seed=chosen.seed, n_controls=chosen.controls,
+                                 store=store_of(chosen), engine=engine, progress=bar)  # fmt: skip
+        result, code = last_of(steps, bar)
     if result is not None:
         _show(chosen, result)
     if code:

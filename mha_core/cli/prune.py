@@ -8,13 +8,15 @@ import sys
 from mha_core.cli.terminal import (
     Bar,
     add_common_options,
+    add_machine_options,
     add_task_options,
+    engine_of,
     last_of,
     model_and_task,
     positive,
     store_of,
     write,
-)  # fmt: skip
+)
 from mha_core.pruning import N_RANDOM, N_STEPS, ORDERS, Pruning, pruning_steps
 from mha_core.report import pruning_csv, pruning_json
 from mha_core.report_html import report_html
@@ -46,6 +48,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command.set_defaults(run=run)
     add_common_options(command, html=True)
     add_task_options(command, 100)
+    add_machine_options(command)
     command.add_argument("--orders", default="ascending,reverse,random", help="several with commas (see above)")
     command.add_argument("--importance", choices=("gradient", "exact"), default="gradient",
                          help="gradient: an estimate, quick; exact: a sweep over the task first")  # fmt: skip
@@ -67,16 +70,16 @@ def run(chosen: argparse.Namespace) -> int:
     orders = tuple(dict.fromkeys(name.strip() for name in chosen.orders.split(",") if name.strip()))
     model, task = model_and_task(chosen)
     store, sweep = store_of(chosen), None
-    if chosen.importance == "exact":
-        before = Bar("head × prompt runs")
-        sweep = task_sweep(model, task, kind=chosen.kind, site=chosen.site, n=chosen.n, seed=chosen.seed, store=store,
-                           progress=before)  # fmt: skip
-        before.clear()
-    bar = Bar("runs")
-    steps = pruning_steps(model, task, orders=orders, importance=sweep, kind=chosen.kind, site=chosen.site, n=chosen.n,
-                          seed=chosen.seed, n_steps=chosen.steps, n_random=chosen.random, store=store,
-                          progress=bar)  # fmt: skip
-    result, code = last_of(steps, bar)
+    common = {"kind": chosen.kind, "site": chosen.site, "n": chosen.n, "seed": chosen.seed, "store": store}
+    with engine_of(chosen, model) as engine:
+        if chosen.importance == "exact":
+            before = Bar("head × prompt runs")
+            sweep = task_sweep(model, task, engine=engine, progress=before, **common)
+            before.clear()
+        bar = Bar("runs")
+        steps = pruning_steps(model, task, orders=orders, importance=sweep, n_steps=chosen.steps,
+                              n_random=chosen.random, engine=engine, progress=bar, **common)  # fmt: skip
+        result, code = last_of(steps, bar)
     if result is not None:
         sys.stdout.write(pruning_text(result, chosen.metric or "accuracy"))
         write(chosen.json, lambda: pruning_json(result))

@@ -10,15 +10,17 @@ from collections.abc import Iterator
 from mha_core.cli.terminal import (
     Bar,
     add_common_options,
+    add_machine_options,
     add_task_options,
+    engine_of,
     last_of,
+    load,
     model_and_task,
     positive,
     store_of,
     write,
-)  # fmt: skip
+)
 from mha_core.export import export_numbers
-from mha_core.loading import load_model
 from mha_core.model import Model
 from mha_core.outcomes import METRICS as TEXT_METRICS
 from mha_core.paired import MIN_CLUSTERS
@@ -64,6 +66,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     add_common_options(command, html=True)
     command.add_argument("--text", help="one text")
     add_task_options(command, 100, required=False)
+    add_machine_options(command)
     command.add_argument("--metric", help="default: what suits the model and --answers; logit_diff for a task of words")
     command.add_argument("--answers", nargs=2, metavar=("RIGHT", "WRONG"), help="two words of one token, for a text")
     command.add_argument("--kind", choices=("zero", "mean"), default="zero")
@@ -85,7 +88,9 @@ def run(chosen: argparse.Namespace) -> int:
 def _on_text(chosen: argparse.Namespace) -> int:
     if chosen.html is not None:
         raise TaskError("--html is a report on a task; of one text there are --json and --csv.")
-    model = load_model(chosen.model)
+    if chosen.engine != "local":
+        raise TaskError("--engine is for tasks; one text is swept by this process.")
+    model = load(chosen)
     bar = Bar("heads")
     answers = tuple(chosen.answers) if chosen.answers else None
     steps = sweep_steps(model, chosen.text, metric=chosen.metric, kind=chosen.kind, site=chosen.site, answers=answers)
@@ -123,9 +128,10 @@ def _on_task(chosen: argparse.Namespace) -> int:
         raise TaskError(f"metric is {chosen.metric!r}; of a task it must be one of {', '.join(TASK_METRICS)}.")
     model, task = model_and_task(chosen)
     bar = Bar("head × prompt runs")
-    steps = task_sweep_steps(model, task, kind=chosen.kind, site=chosen.site, n=chosen.n, seed=chosen.seed,
-                             store=store_of(chosen), progress=bar)  # fmt: skip
-    result, code = last_of(steps, bar)
+    with engine_of(chosen, model) as engine:
+        steps = task_sweep_steps(model, task, kind=chosen.kind, site=chosen.site, n=chosen.n, seed=chosen.seed,
+                                 store=store_of(chosen), engine=engine, progress=bar)  # fmt: skip
+        result, code = last_of(steps, bar)
     if result is not None:
         sys.stdout.write(task_text(result, chosen.metric, chosen.top))
         write(chosen.json, lambda: sweep_json(result))

@@ -6,9 +6,13 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
+from mha_core.devices import add_device_options
+from mha_core.engines import add_engine_options, engine_for
+from mha_core.jobs import Engine
 from mha_core.loading import load_model
 from mha_core.model import Model
 from mha_core.result_store import ResultStore, default_store
@@ -74,10 +78,26 @@ def require_folder(path: Path | None) -> None:
         raise TaskError(f"{path} cannot be written: it is a folder, or its folder does not exist.")
 
 
+def load(chosen: argparse.Namespace) -> Model:
+    """The model of --model, on --device in --dtype."""
+    return load_model(chosen.model, device=chosen.device, dtype=chosen.dtype)
+
+
+@contextmanager
+def engine_of(chosen: argparse.Namespace, model: Model) -> Iterator[Engine]:
+    """Who runs the jobs: --engine with its --workers. What happens to workers is told on the terminal."""
+
+    def report(message: str) -> None:
+        sys.stderr.write(f"{message}\n")
+
+    with engine_for(chosen.engine, model, workers=chosen.workers, address=chosen.address, report=report) as engine:
+        yield engine
+
+
 def model_and_task(chosen: argparse.Namespace) -> tuple[Model, Task]:
     """What was asked for by --model and --task; a file is looked at before a model is loaded."""
     own = _own_task(chosen.task)
-    model = load_model(chosen.model)
+    model = load(chosen)
     return model, own.asked_of(model).task if own else built_in(chosen.task, model, chosen.seed)
 
 
@@ -119,6 +139,12 @@ def add_common_options(command: argparse.ArgumentParser, html: bool = False) -> 
     command.add_argument("--csv", type=Path, metavar="FILE", help="write the table, with what made it")
     if html:
         command.add_argument("--html", type=Path, metavar="FILE", help="write a report with a methods paragraph")
+
+
+def add_machine_options(command: argparse.ArgumentParser) -> None:
+    """Where and by whom it is computed."""
+    add_device_options(command)
+    add_engine_options(command)
 
 
 def positive(text: str) -> int:

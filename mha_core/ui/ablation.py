@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import streamlit as st
@@ -119,13 +119,13 @@ def _chosen_tokens(tokens: Tokens) -> None:
         chosen = sorted(st.session_state[key])
         update(where=",".join(map(str, chosen[:64])) or "last")
 
-    # Buttons to click while they can be seen together; a list to search beyond that.
-    widget: Callable[..., Any] = st.pills if len(tokens) <= 40 else st.multiselect
-    more = {"selection_mode": "multi"} if len(tokens) <= 40 else {}
-    widget(
-        "Tokens", range(len(tokens)), format_func=lambda position: plain(whole_words(tokens, position)), key=key,
-        on_change=changed, **more,
-    )  # fmt: skip
+    positions: Sequence[int] = range(len(tokens))
+    common: Any = {"key": key, "on_change": changed}
+    if len(tokens) <= 40:  # buttons to click while they can be seen together; a list to search beyond that
+        st.pills("Tokens", positions, format_func=lambda position: plain(whole_words(tokens, position)),
+                 selection_mode="multi", **common)  # fmt: skip
+    else:  # whose entries are text, not Markdown
+        st.multiselect("Tokens", positions, format_func=lambda position: whole_words(tokens, position), **common)
 
 
 def _kind_details(kinds: Sequence[str], n_packaged: int) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import plotly.graph_objects as go
 import streamlit as st
 
-from mha_core.palette import ACCENT, SELECTED, sequential
+from mha_core.palette import series
 from mha_core.ui.theme import theme
 
 _DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
@@ -31,7 +31,7 @@ def line_chart(
     ticks: Sequence[float] | None = None, mark: float | None = None, height: int = 330,
 ) -> None:  # fmt: skip
     """Draw lines with their names. x, y: titles of the axes, with units. mark: an x with a line through it."""
-    colours = (SELECTED[theme()], ACCENT[theme()], sequential(theme())[4], "#8a8f98", "#8f5fbf")
+    colours = series(theme())
     figure = go.Figure()
     for number, (name, line) in enumerate(lines.items()):
         colour = colours[number % len(colours)]

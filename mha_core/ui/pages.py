@@ -15,6 +15,7 @@ def navigation() -> Page:
         st.Page("pages/heads.py", title="Heads", default=True),
         st.Page("pages/compare.py", title="Compare"),
         st.Page("pages/ablate.py", title="Ablate"),
+        st.Page("pages/evaluate.py", title="Evaluate"),
         st.Page("pages/lesson.py", title="Lesson"),
         st.Page("pages/cost.py", title="Cost"),
     ]

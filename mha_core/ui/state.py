@@ -15,8 +15,9 @@ from typing import Any
 from mha_core.examples import OTHER_SENTENCE, fitting_text
 from mha_core.interventions import HeadRef, InterventionError
 from mha_core.lesson_edits import MAX_EDITS
-from mha_core.ui import cost_state, lesson_state
+from mha_core.ui import cost_state, evaluate_state, lesson_state
 from mha_core.ui.cost_state import CostChoices
+from mha_core.ui.evaluate_state import EvaluateChoices
 from mha_core.ui.lesson_state import LessonChoices
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
@@ -66,7 +67,7 @@ class SavedPlan:
 
 
 @dataclass(frozen=True)
-class ViewState(LessonChoices, CostChoices):
+class ViewState(LessonChoices, CostChoices, EvaluateChoices):
     """What is looked at.
 
     model: a name for `load_model`. text, pair: the sentences, as typed. site, layer, head: the chosen head.
@@ -222,6 +223,11 @@ def _words(text: str) -> tuple[str, ...]:
     return tuple(item[:60] for item in items if isinstance(item, str) and item.strip())[:2]
 
 
+def _plan_names(text: str) -> tuple[str, ...]:
+    items = _json_list(text) or text.split(",")
+    return tuple(item[:MAX_NAME] for item in items if isinstance(item, str) and item)[: evaluate_state.MAX_MEASURED]
+
+
 def _cells(text: str) -> tuple[str, ...]:
     """Cells such as "9<4,10<4": query 9 may not look at key 4."""
     return tuple(part for part in text.split(",")[:MAX_CELLS] if re.fullmatch(r"[0-9]{1,4}<[0-9]{1,4}", part))
@@ -294,4 +300,15 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "tokens": lambda text: int(text) if text in map(str, cost_state.LENGTHS) else None,
     "number": lambda text: int(text) if text in map(str, cost_state.NUMBER_BYTES) else None,
     "batch": lambda text: int(text) if re.fullmatch(r"[1-9][0-9]{0,3}", text) else None,
+    "task": lambda text: text[:MAX_NAME],
+    "prompts": lambda text: int(text) if re.fullmatch(r"[1-9][0-9]{0,3}", text) else None,
+    "seed": lambda text: int(text) if re.fullmatch(r"0|[1-9][0-9]{0,5}", text) else None,
+    "typed": lambda text: text[:MAX_NAME],
+    "ways": lambda text: tuple(way for way in DEFAULT_KINDS if way in text.split(",")),
+    "without": _plan_names,
+    "measure": _one_of(evaluate_state.MEASURES),
+    "part_of": lambda text: text[:MAX_NAME],
+    "way": _one_of(DEFAULT_KINDS),
+    "orders": lambda text: tuple(order for order in evaluate_state.ORDERS if order in text.split(",")),
+    "order_by": _one_of(evaluate_state.IMPORTANCE),
 }

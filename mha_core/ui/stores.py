@@ -22,6 +22,7 @@ from mha_core.trace import Trace
 
 MAX_MODELS = 3
 MAX_TRACE_BYTES = 1_000_000_000
+MAX_RESULTS = 24  # a sweep of 270 heads over 100 prompts takes a megabyte
 MAX_DRAWN_BYTES = 200_000_000
 MAX_TOKENIZED = 16
 
@@ -45,6 +46,7 @@ class Store:
         self._models: OrderedDict[str, Model] = OrderedDict()
         self._traces: LRUCache[Hashable, Trace] = LRUCache(MAX_TRACE_BYTES, getsizeof=lambda trace: trace.nbytes)
         self._small: LRUCache[Hashable, Any] = LRUCache(256)
+        self._results: LRUCache[Hashable, Any] = LRUCache(MAX_RESULTS)
         self._drawn: LRUCache[Hashable, Any] = LRUCache(MAX_DRAWN_BYTES, getsizeof=_size)
         self._tokens: LRUCache[tuple[str, str, str | None], Tokens] = LRUCache(MAX_TOKENIZED)
         self._unsettled = False
@@ -141,6 +143,16 @@ class Store:
         """Keep a small result that was made elsewhere."""
         with self._lock:
             self._small[key] = value
+
+    def result(self, key: Hashable) -> Any:
+        """A measurement on a task, whole or in part, if it is kept, else None."""
+        with self._lock:
+            return self._results.get(key)
+
+    def keep_result(self, key: Hashable, value: Any) -> None:
+        """Keep a measurement on a task, over an older part of it."""
+        with self._lock:
+            self._results[key] = value
 
     def small(self, key: Hashable, make: Callable[[], Any]) -> Any:
         """Any small result (numbers of a few kilobytes), kept by key."""

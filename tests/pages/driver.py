@@ -18,6 +18,7 @@ PAGES = {
     "Heads": "pages/heads.py",
     "Compare": "pages/compare.py",
     "Ablate": "pages/ablate.py",
+    "Evaluate": "pages/evaluate.py",
     "Lesson": "pages/lesson.py",
     "Cost": "pages/cost.py",
 }

@@ -138,3 +138,12 @@ def test_a_change_that_fits_only_the_first_sentence_is_said(query: dict[str, str
     seen.assert_whole("Ablate")
     assert any("cannot be made in both sentences" in sentence for sentence in seen.sentences)
     assert "similarity, clean" in seen.metrics
+
+
+def test_many_tokens_are_a_list_whose_entries_are_the_text() -> None:
+    """A list shows its entries as text: marks that would hold back Markdown would be seen there."""
+    seen = ablating(text="_one_ *two* " + "`word` [link](x) " * 12, where="3", kinds="zero")
+    (box,) = (box for box in seen.at.multiselect if box.key == "w_where_tokens")
+    assert len(box.options) > 40
+    assert not any("\\" in option for option in box.options)
+    assert any("*" in option for option in box.options)

@@ -126,9 +126,7 @@ def test_a_panel_can_be_ablated_or_show_another_model_or_a_whole_layer() -> None
     ablated = model().run(TEXT, HeadAblation(["L0H1"]))
     np.testing.assert_array_equal(seen.view("view_0_matrix").arrays["map"], ablated.weights(3)[1].numpy())
     assert seen.view("view_1_matrix").provenance["model"] == "own-layer/16x4/0"
-    np.testing.assert_allclose(
-        seen.view("view_2_layer").arrays["maps"], value_weighted(trace(), 2).numpy(), rtol=1e-5
-    )
+    np.testing.assert_allclose(seen.view("view_2_layer").arrays["maps"], value_weighted(trace(), 2).numpy(), rtol=1e-5)
 
 
 def test_panels_are_added_duplicated_swapped_and_removed() -> None:

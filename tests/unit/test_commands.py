@@ -269,3 +269,33 @@ def test_wrong_use_of_sweep_and_prune_is_told(
 ) -> None:
     assert commands.main([*arguments, "--model", folder]) == 2
     assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--device", "tpu"], "device is 'tpu'; it must be one of cpu, cuda"),
+        (["--engine", "ray", "--address", "127.0.0.1:1"], "127.0.0.1:1"),
+    ],
+)
+def test_where_it_cannot_run_is_told(
+    folder: str, arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert commands.main(["evaluate", "--model", folder, "--task", "agreement", *arguments]) == 2
+    err = capsys.readouterr().err
+    assert words in err
+    assert "Traceback" not in err
+
+
+def test_half_precision_is_an_option_and_is_kept_apart(
+    folder: str, task_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = []
+    for dtype in ("float32", "bfloat16"):
+        file = tmp_path / f"{dtype}.json"
+        arguments = ["evaluate", "--model", folder, "--task", str(task_file), "--n", "6", "--dtype", dtype]
+        assert commands.main([*arguments, "--json", str(file)]) == 0
+        found.append(json.loads(file.read_text(encoding="utf-8"))["meta"]["rows"])
+    means = [next(row["clean"] for row in rows if row["metric"] == "log_prob") for rows in found]
+    assert means[0] != means[1]
+    assert means[0] == pytest.approx(means[1], rel=0.05)

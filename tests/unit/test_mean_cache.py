@@ -32,7 +32,7 @@ def test_a_second_start_reads_what_the_first_measured(folder: str, monkeypatch: 
 def test_a_damaged_file_is_measured_again(folder: str, damage: bytes) -> None:
     first = load_model(folder)
     means = first.mean_outputs("corpus")
-    path = means_file(first.details.sha256, corpus_sentences())
+    path = means_file(first.details.sha256, first.number_type, corpus_sentences())
     assert path is not None
     path.write_bytes(damage)
     again = load_model(folder).mean_outputs("corpus")

@@ -11,7 +11,7 @@ import pytest
 
 from mha_core import HeadAblation, Interventions
 from mha_core.examples import EXAMPLES
-from mha_core.ui import cost_state, lesson_state
+from mha_core.ui import cost_state, evaluate_state, lesson_state
 from mha_core.ui.state import (
     DEFAULT_KINDS,
     DEFAULT_MODEL,
@@ -93,6 +93,12 @@ def random_state(rng: random.Random) -> ViewState:
         sharp=rng.choice([0.0, 2.5]), gone=rng.randrange(-1, 2),
         cost=rng.choice(cost_state.SECTIONS), shape=rng.choice(["512x8x8x64x6", "576x9x3x64x30b"]),
         tokens=rng.choice(cost_state.LENGTHS), number=rng.choice(cost_state.NUMBER_BYTES), batch=rng.randrange(1, 99),
+        task=random_text(rng)[:MAX_NAME], prompts=rng.randrange(1, 9999), seed=rng.choice([0, 7, 999_999]),
+        typed=rng.choice(["", "L1H3, L1H5; L2H0", "what?"]), ways=tuple(kind for kind in DEFAULT_KINDS if coin()),
+        without=tuple(rng.sample(["a", "a, b", " c", "[d", "💩"], rng.randrange(4))),
+        measure=rng.choice(evaluate_state.MEASURES), part_of=random_text(rng)[:MAX_NAME],
+        way=rng.choice(DEFAULT_KINDS), orders=tuple(order for order in evaluate_state.ORDERS if coin()),
+        order_by=rng.choice(evaluate_state.IMPORTANCE),
     )  # fmt: skip
 
 
@@ -155,6 +161,9 @@ def test_every_choice_can_be_in_the_address(name: str) -> None:
         ({"factor": "nan"}, {}), ({"factor": "1e400"}, {}), ({"factor": "2"}, {"factor": 2.0}), ({"where": "1,x"}, {}),
         ({"where": "last"}, {"where": "last"}), ({"cells": "9<4,x<1"}, {"cells": ("9<4",)}), ({"plans": "{}"}, {}),
         ({"answers": "[1, null]"}, {}), ({"answers": "a,b,c"}, {"answers": ("a", "b")}),
+        ({"prompts": "0"}, {}), ({"prompts": "1e3"}, {}), ({"seed": "007"}, {}), ({"measure": "x"}, {}),
+        ({"ways": "x"}, {"ways": ()}),
+        ({"orders": "random,x"}, {"orders": ("random",)}), ({"order_by": ""}, {}), ({"without": "[7]"}, {}),
         ({"kinds": "mean,foo"}, {"kinds": ("mean",)}), ({"kinds": "foo"}, {}),
     ],
 )  # fmt: skip

@@ -73,8 +73,9 @@ def test_a_notebook_gets_what_the_core_needs_and_the_pins_satisfy_it() -> None:
 
     project = toml("pyproject.toml")["project"]
     assert isinstance(project, dict)
-    wanted = [Requirement(text) for text in project["dependencies"] + project["optional-dependencies"]["app"]]
-    pinned = pins("requirements.txt")
+    extras = project["optional-dependencies"]
+    wanted = [Requirement(text) for text in project["dependencies"] + extras["app"] + extras["ray"]]
+    pinned = pins("requirements.txt") | pins("tests/requirements.txt")
     assert not [str(need) for need in wanted if not need.specifier.contains(pinned[need.name])]
     assert "streamlit" not in names_of(project["dependencies"]), "the core works without the app's framework"
 
