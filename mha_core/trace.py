@@ -111,6 +111,12 @@ class Trace:
         """Attention weights of every head of a layer, [head, query, key], as this run used them."""
         return at_home(self._weighed(layer, site).weights[0])
 
+    def holds_weights(self, layer: int, site: str | None = None) -> bool:
+        """Whether these are the weights that were asked for last, and need not be made again."""
+        slot = self._slot(layer, site)
+        with self._lock:
+            return self._last is not None and self._last[0] == slot
+
     def head_outputs(self, layer: int, site: str | None = None) -> Tensor:
         """z of every head, [head, query, d_head], after this run's interventions, before the output projection."""
         weighed = self._weighed(layer, site)

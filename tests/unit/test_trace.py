@@ -62,6 +62,15 @@ def test_maps_and_outputs_are_those_of_one_attention_in_whatever_order(
             assert torch.equal(look(layer, site), expected[0])
 
 
+def test_a_trace_says_which_weights_are_at_hand(llama: Model) -> None:
+    trace = llama.run(TEXT)
+    assert not trace.holds_weights(0)
+    trace.weights(1)
+    assert (trace.holds_weights(0), trace.holds_weights(1)) == (False, True)
+    trace.head_outputs(0)
+    assert (trace.holds_weights(0), trace.holds_weights(1)) == (True, False)
+
+
 def test_no_two_traces_have_one_serial_number(llama: Model) -> None:
     assert len({llama.run(TEXT).serial for _ in range(3)}) == 3
 
