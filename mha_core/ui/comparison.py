@@ -216,7 +216,12 @@ def _bound(number: int, field: str, panel: Panel, convert=lambda value: value, s
     value = getattr(panel, field) if shown is None else shown
     if st.session_state.get(key) != value:
         st.session_state[key] = value
-    return {"key": key, "on_change": lambda: set_panel(number, **{field: convert(st.session_state[key])})}
+
+    def changed() -> None:
+        if st.session_state[key] is not None:  # as in `session.bind`
+            set_panel(number, **{field: convert(st.session_state[key])})
+
+    return {"key": key, "on_change": changed}
 
 
 def draw_difference(drawn: Sequence[DrawnPanel]) -> None:

@@ -117,6 +117,8 @@ def bind(field: str, convert: Callable[[Any], Any] = lambda value: value, to_wid
         st.session_state[key] = value
 
     def changed() -> None:
+        if st.session_state[key] is None:
+            return  # no choice is ever nothing: a control that was gone for a while can report itself empty
         value = convert(st.session_state[key])
         if value == "" and getattr(current(), field) and held().just_switched:
             return  # a field that is drawn anew on another page can report itself empty before it has its text

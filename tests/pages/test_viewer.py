@@ -142,3 +142,14 @@ def test_panels_are_added_duplicated_swapped_and_removed() -> None:
 def test_presenting_folds_the_controls_away() -> None:
     keys = {button.key for button in looking("Compare", present="1").at.button}
     assert not {"duplicate_0", "remove_0"} & keys
+
+
+@pytest.mark.parametrize("key", ["w_quantity", "w_mode"])
+def test_a_choice_that_reports_itself_empty_stays_what_it_was(key: str) -> None:
+    """As a browser does with a control that was gone while a long text ran."""
+    seen = looking(quantity="value", mode="text")
+    group = next(group for group in seen.at.button_group if group.key == key)
+    group.set_value(None).run()
+    seen.assert_whole("Heads")
+    assert seen.at.session_state[key] in ("value", "text")
+    assert (seen.at.query_params["quantity"], seen.at.query_params["mode"]) == ("value", "text")
