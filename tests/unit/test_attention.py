@@ -222,3 +222,37 @@ def test_a_mask_of_whole_numbers_is_refused() -> None:
     """Zeros and ones of a tokenizer's attention_mask would be added to the scores and close nothing."""
     with pytest.raises(ValueError, match=r"mask.*int64"):
         attend(*_qkv(), mask=torch.ones(QUERIES, KEYS, dtype=torch.long))
+
+
+@pytest.mark.parametrize("kind", ["plain", "causal", "mask", "bias", "half", "empty rows", "grouped", "softcap"])
+def test_many_scores_give_the_same_bits_as_few(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The way of long texts, whose softmax is made in the scores' own memory."""
+    generator = torch.Generator().manual_seed(0)
+    dtype = torch.bfloat16 if kind == "half" else torch.float32
+    query, key, value = (
+        torch.randn(2, n_heads, 33, 8, generator=generator).to(dtype)
+        for n_heads in (4, *[2 if kind == "grouped" else 4] * 2)
+    )
+    choices: dict[str, dict[str, Any]] = {
+        "causal": {"causal": True},
+        "mask": {"mask": torch.rand(33, 33, generator=generator) > 0.3},
+        "bias": {"bias": torch.randn(1, 4, 33, 33, generator=generator)},
+        "empty rows": {"mask": (torch.arange(33) != 7)[:, None].expand(33, 33)},
+        "softcap": {"softcap": 5.0, "scale": 2.0},
+    }
+    options = choices.get(kind, {})
+    expected = attend(query, key, value, **options)
+    monkeypatch.setattr("mha_core.attention._LARGE", 0)
+    found = attend(query, key, value, **options)
+    assert torch.equal(found.weights, expected.weights)
+    assert torch.equal(found.head_outputs, expected.head_outputs)
+    assert (found.empty_rows is None) == (expected.empty_rows is None) == (kind != "empty rows")
+    if expected.empty_rows is not None and found.empty_rows is not None:
+        assert torch.equal(found.empty_rows, expected.empty_rows)
+
+
+def test_many_scores_still_have_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mha_core.attention._LARGE", 0)
+    query, key, value = (torch.randn(1, 2, 5, 4, requires_grad=True) for _ in range(3))
+    attend(query, key, value).head_outputs.sum().backward()
+    assert all(tensor.grad is not None and bool(tensor.grad.isfinite().all()) for tensor in (query, key, value))
