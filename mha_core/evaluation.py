@@ -54,6 +54,7 @@ class Evaluation:
     clean: a row of scores per prompt. changed: [plan][prompt]. controls: [plan][draw][prompt]: as many other heads,
     taken at random from the same sites and switched off in the same way; empty for a plan without ablations.
     control_plans: what was drawn. total: prompts that were asked for. refused: those that this model cannot be given.
+    controls_due: the random heads are still to come.
     """
 
     task: Task
@@ -69,6 +70,7 @@ class Evaluation:
     total: int
     seed: int
     seconds: float
+    controls_due: bool = False
 
     @property
     def n(self) -> int:
@@ -77,8 +79,8 @@ class Evaluation:
 
     @property
     def finished(self) -> bool:
-        """Whether every prompt that was asked for is measured."""
-        return self.n == self.total
+        """Whether every prompt that was asked for is measured, and the random heads on it."""
+        return self.n == self.total and not self.controls_due
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -174,7 +176,8 @@ def evaluation_steps(
     n_controls: int = N_CONTROLS, first: int = FIRST, store: ResultStore | None = None, engine: Engine | None = None,
     progress: Progress | None = None,
 ) -> Generator[Evaluation]:  # fmt: skip
-    """Measure plans on a task, result by result: on `first` prompts, then on twice as many, and so on to n.
+    """Measure plans on a task, result by result: on `first` prompts, then with the random heads beside them, then on
+    twice as many, and so on to n.
 
     Args:
         plans: what is changed; () measures the clean model alone.
@@ -193,22 +196,30 @@ def evaluation_steps(
         plan.validated_for(model.sites)  # before texts are made into tokens: a wrong head is told at once
     questions, refused = chosen_questions(model, task, n, seed)
     drawn = tuple(random_plans(model, plan, n_controls, seed) for plan in plans)
-    unique = dict.fromkeys([Interventions(), *plans, *(plan for group in drawn for plan in group)])
-    scores: dict[Interventions, list[Row]] = {plan: [] for plan in unique}
+    asked = list(dict.fromkeys([Interventions(), *plans]))
+    others = list(dict.fromkeys(plan for group in drawn for plan in group if plan not in asked))
+    scores: dict[Interventions, list[Row]] = {plan: [] for plan in (*asked, *others)}
     counter = Counter(progress, len(scores) * len(questions))
     measuring = Measuring.of(model, store, engine)
+
+    def result(controls: tuple[tuple[Interventions, ...], ...], due: bool = False) -> Evaluation:
+        return Evaluation(
+            task, model.details, model.name, plans, questions, refused, tuple(scores[Interventions()]),
+            tuple(tuple(scores[plan]) for plan in plans), controls,
+            tuple(tuple(tuple(scores[plan]) for plan in group) for group in controls), len(questions), seed,
+            time.perf_counter() - started, due,
+        )  # fmt: skip
+
     done = 0
     while done < len(questions):
         part = questions[done : max(first, 2 * done)]
-        for plan, rows in measuring.rows(list(scores), part, counter.add).items():
-            scores[plan] += rows
+        for plans_of_part in (asked, others):
+            for plan, rows in measuring.rows(plans_of_part, part, counter.add).items():
+                scores[plan] += rows
+            if not done and others and plans_of_part is asked:  # random heads take the most of the time: not yet
+                yield result(((),) * len(plans), due=True)
         done += len(part)
-        yield Evaluation(
-            task, model.details, model.name, plans, questions, refused, tuple(scores[Interventions()]),
-            tuple(tuple(scores[plan]) for plan in plans), drawn,
-            tuple(tuple(tuple(scores[plan]) for plan in group) for group in drawn), len(questions), seed,
-            time.perf_counter() - started,
-        )  # fmt: skip
+        yield result(drawn)
 
 
 def random_plans(model: Model, plan: Interventions, n: int, seed: int) -> tuple[Interventions, ...]:

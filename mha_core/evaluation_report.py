@@ -119,7 +119,8 @@ def as_text(result: Evaluation) -> str:
         lines += ["", str(plan)]
         rows = [_cells(result.compared(metric)[number], metric) for metric in result.metrics]
         header = ("", "clean", "changed", "difference", "95 % interval", "p", "p (Holm)", "random heads")
-        controls = [_controls(result.control_effects(number, metric)) for metric in result.metrics]
+        absent = "not yet" if result.controls_due else "none"
+        controls = [_controls(result.control_effects(number, metric), absent) for metric in result.metrics]
         lines += table([header, *((*row, control) for row, control in zip(rows, controls, strict=True))])
         metric = result.metrics[1]
         body = _slice_rows([item for item in result.by_slice(metric) if item.plan == number])
@@ -166,5 +167,5 @@ def _p(value: float | None) -> str:
     return "–" if value is None or math.isnan(value) else f"{value:.4f}"
 
 
-def _controls(effects: Sequence[float]) -> str:
-    return f"{min(effects):+.3f} to {max(effects):+.3f} ({len(effects)} sets)" if effects else "none"
+def _controls(effects: Sequence[float], absent: str) -> str:
+    return f"{min(effects):+.3f} to {max(effects):+.3f} ({len(effects)} sets)" if effects else absent

@@ -181,7 +181,7 @@ def _plan_row(result: Evaluation, item: Comparison, names: Sequence[str], overal
     if not overall:
         return row | {"prompts": item.difference.n, "templates": item.difference.n_clusters}
     controls = result.control_effects(item.plan, item.metric)
-    ends = f"{min(controls):+.3f} to {max(controls):+.3f}" if controls else "none"
+    ends = f"{min(controls):+.3f} to {max(controls):+.3f}" if controls else "not yet" if result.controls_due else "none"
     return row | {"p": item.p, "p (Holm)": item.p_holm, "random heads": ends}
 
 

@@ -95,8 +95,11 @@ def test_results_grow_and_repeat_with_the_seed(models: dict[str, Model]) -> None
     seen: list[tuple[int, int]] = []
     steps = list(evaluation_steps(models["llama"], word_task(), plans, first=6, n_controls=2, seed=3,
                                   progress=lambda done, total: seen.append((done, total))))  # fmt: skip
-    assert [step.n for step in steps] == [6, 12, 24, 30]
-    assert [step.finished for step in steps] == [False, False, False, True]
+    assert [step.n for step in steps] == [6, 6, 12, 24, 30]
+    assert not any(steps[0].control_plans), "what was asked for comes before the random heads"
+    assert steps[0].changed == steps[1].changed
+    assert all(len(group) == 2 for group in steps[1].controls)
+    assert [step.finished for step in steps] == [False, False, False, False, True]
     assert steps[0].clean == steps[-1].clean[:6]
     assert seen[-1] == (7 * 30, 7 * 30)  # clean, two plans, two controls of each
     again = evaluate(models["llama"], word_task(), plans, n_controls=2, seed=3)
@@ -106,6 +109,12 @@ def test_results_grow_and_repeat_with_the_seed(models: dict[str, Model]) -> None
             assert one.p == pytest.approx(other.p, abs=0.01)
     twice = evaluate(models["llama"], word_task(), plans, n_controls=2, seed=3)
     assert twice.compared("log_prob") == again.compared("log_prob")
+
+
+def test_few_prompts_are_finished_with_their_random_heads(models: dict[str, Model]) -> None:
+    steps = list(evaluation_steps(models["llama"], word_task(), [PLANS["zero"]], n=4, n_controls=1))
+    assert [(step.n, step.finished) for step in steps] == [(4, False), (4, True)]
+    assert [step.finished for step in evaluation_steps(models["llama"], word_task(), [], n=4)] == [True]
 
 
 def drain(running: Iterator[Evaluation], into: list[Evaluation]) -> None:
