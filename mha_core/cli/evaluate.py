@@ -8,13 +8,13 @@ import textwrap
 
 from mha_core.cli.terminal import (
     Bar,
-    add_common_options,
-    add_machine_options,
+    Commands,
     add_task_options,
     engine_of,
     last_of,
     model_and_task,
     natural,
+    new_command,
     store_of,
     write,
 )
@@ -45,14 +45,10 @@ examples
 """
 
 
-def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add(commands: Commands[argparse.ArgumentParser]) -> None:
     """The command and its options."""
-    command = commands.add_parser("evaluate", help="measure a task with heads switched off", description=HELP,
-                                  formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
-    command.set_defaults(run=run)
-    add_common_options(command, html=True)
+    command = new_command(commands, "evaluate", "measure a task with heads switched off", HELP, run)
     add_task_options(command, 100)
-    add_machine_options(command)
     command.add_argument("--off", default="", metavar="HEADS",
                          help="such as L1H3,L1H5, counted from 0; none: clean only")  # fmt: skip
     command.add_argument("--kind", default="zero", help="zero, mean, uniform, or several with commas (default zero)")

@@ -7,12 +7,13 @@ import sys
 
 from mha_core.cli.terminal import (
     Bar,
-    add_common_options,
-    add_machine_options,
+    Commands,
     add_task_options,
+    add_way_options,
     engine_of,
     last_of,
     model_and_task,
+    new_command,
     positive,
     store_of,
     write,
@@ -41,19 +42,14 @@ examples
 """
 
 
-def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add(commands: Commands[argparse.ArgumentParser]) -> None:
     """The command and its options."""
-    command = commands.add_parser("prune", help="how many heads can go before a task breaks", description=HELP,
-                                  formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
-    command.set_defaults(run=run)
-    add_common_options(command, html=True)
+    command = new_command(commands, "prune", "how many heads can go before a task breaks", HELP, run)
     add_task_options(command, 100)
-    add_machine_options(command)
     command.add_argument("--orders", default="ascending,reverse,random", help="several with commas (see above)")
     command.add_argument("--importance", choices=("gradient", "exact"), default="gradient",
                          help="gradient: an estimate, quick; exact: a sweep over the task first")  # fmt: skip
-    command.add_argument("--kind", choices=("zero", "mean"), default="zero")
-    command.add_argument("--site", help="self, or enc, dec, cross of an encoder-decoder")
+    add_way_options(command)
     command.add_argument("--metric", help="what to print; default: accuracy")
     command.add_argument("--steps", type=positive, default=N_STEPS, help=f"points of a curve (default {N_STEPS})")
     command.add_argument("--random", type=positive, default=N_RANDOM, help=f"random orders (default {N_RANDOM})")

@@ -9,13 +9,14 @@ from collections.abc import Iterator
 
 from mha_core.cli.terminal import (
     Bar,
-    add_common_options,
-    add_machine_options,
+    Commands,
     add_task_options,
+    add_way_options,
     engine_of,
     last_of,
     load,
     model_and_task,
+    new_command,
     positive,
     store_of,
     write,
@@ -58,19 +59,14 @@ drink to" --answers " Mary" " John" --csv heads.csv
 """
 
 
-def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add(commands: Commands[argparse.ArgumentParser]) -> None:
     """The command and its options."""
-    command = commands.add_parser("sweep", help="every head's effect on a text or a task", description=HELP,
-                                  formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
-    command.set_defaults(run=run)
-    add_common_options(command, html=True)
+    command = new_command(commands, "sweep", "every head's effect on a text or a task", HELP, run)
     command.add_argument("--text", help="one text")
     add_task_options(command, 100, required=False)
-    add_machine_options(command)
     command.add_argument("--metric", help="default: what suits the model and --answers; logit_diff for a task of words")
     command.add_argument("--answers", nargs=2, metavar=("RIGHT", "WRONG"), help="two words of one token, for a text")
-    command.add_argument("--kind", choices=("zero", "mean"), default="zero")
-    command.add_argument("--site", help="self, or enc, dec, cross of an encoder-decoder")
+    add_way_options(command)
     command.add_argument("--top", type=positive, default=10, help="heads to print (default 10)")
 
 

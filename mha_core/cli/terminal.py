@@ -121,6 +121,32 @@ def store_of(chosen: argparse.Namespace) -> ResultStore | None:
     return None if chosen.no_cache else default_store()
 
 
+Commands = argparse._SubParsersAction
+
+
+def new_command(
+    commands: Commands[argparse.ArgumentParser], name: str, says: str, teaches: str,
+    run: Callable[[argparse.Namespace], int],
+) -> argparse.ArgumentParser:  # fmt: skip
+    """A command with its help, and the options that all of them have."""
+    command = commands.add_parser(name, help=says, description=teaches,
+                                  formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    command.set_defaults(run=run)
+    command.add_argument("--model", required=True, help="a packaged model, a hub id, or a local folder")
+    command.add_argument("--json", type=Path, metavar="FILE", help="write everything, with what made it")
+    command.add_argument("--csv", type=Path, metavar="FILE", help="write the table, with what made it")
+    command.add_argument("--html", type=Path, metavar="FILE", help="write a report on a task, with a methods paragraph")
+    add_device_options(command)
+    add_engine_options(command)
+    return command
+
+
+def add_way_options(command: argparse.ArgumentParser) -> None:
+    """--kind and --site, where every head takes its turn."""
+    command.add_argument("--kind", choices=("zero", "mean"), default="zero")
+    command.add_argument("--site", help="self, or enc, dec, cross of an encoder-decoder")
+
+
 def add_task_options(command: argparse.ArgumentParser, n: int, required: bool = True) -> None:
     """--task, --n, --seed and --no-cache."""
     command.add_argument("--task", required=required, help=f"{', '.join(task_names())}, or a file")
@@ -130,21 +156,6 @@ def add_task_options(command: argparse.ArgumentParser, n: int, required: bool = 
         "--no-cache", action="store_true",
         help="neither read nor keep results on disk; without it a stopped run goes on where it was",
     )  # fmt: skip
-
-
-def add_common_options(command: argparse.ArgumentParser, html: bool = False) -> None:
-    """--model and the files to write."""
-    command.add_argument("--model", required=True, help="a packaged model, a hub id, or a local folder")
-    command.add_argument("--json", type=Path, metavar="FILE", help="write everything, with what made it")
-    command.add_argument("--csv", type=Path, metavar="FILE", help="write the table, with what made it")
-    if html:
-        command.add_argument("--html", type=Path, metavar="FILE", help="write a report with a methods paragraph")
-
-
-def add_machine_options(command: argparse.ArgumentParser) -> None:
-    """Where and by whom it is computed."""
-    add_device_options(command)
-    add_engine_options(command)
 
 
 def positive(text: str) -> int:

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Hashable, Sequence
 from typing import Any
 
 import streamlit as st
 
-from mha_core.interventions import InterventionError
 from mha_core.pruning import ORDERS, Pruning, pruning_steps
 from mha_core.result_store import default_store
 from mha_core.task_figures import curve_of, pruning_figure, pruning_slices_figure
 from mha_core.task_sweep import TaskSweep
-from mha_core.tasks import TaskError
-from mha_core.tokens import InputError
-from mha_core.ui.ablation import measure_reference
 from mha_core.ui.evaluate_choice import Asked
+from mha_core.ui.evaluate_growing import Place, errors_said, grow, require_means
 from mha_core.ui.evaluate_plans import onto_ablate_page
 from mha_core.ui.evaluate_results import CHART, metric_of, slice_choice
 from mha_core.ui.session import Working, bind, current
@@ -27,8 +23,6 @@ from mha_core.ui.theme import theme
 _SOURCES = {"gradient": "gradient", "sweep": "exact sweep"}
 _NAMES = {"ascending": "least important first", "recomputed": "recomputed", "reverse": "most important first",
           "random": "at random"}  # fmt: skip
-_REDRAWN = 1.0  # seconds between two pictures of growing curves, at least
-Place = st.delta_generator.DeltaGenerator
 
 
 def pruning_card(asked: Asked, sweep: TaskSweep | None) -> Pruning | None:
@@ -79,26 +73,14 @@ def pruning_key(asked: Asked, sweep: TaskSweep | None) -> tuple[Hashable, ...]:
 
 def _prune(asked: Asked, sweep: TaskSweep | None, key: tuple[Hashable, ...], place: Place) -> None:
     way = current().way
-    try:
-        if way == "mean" and not asked.model.has_means("corpus"):
-            measure_reference(asked.model, "corpus")
+    with errors_said():
+        require_means(asked.model, way)
         with Working("Removing heads", (key, "work"), asked=True) as working:
             steps = pruning_steps(
                 asked.model, asked.task, orders=current().orders, importance=sweep, kind=way, site=asked.site,
                 n=asked.n, seed=asked.seed, store=default_store(), progress=working.progress,
             )  # fmt: skip
-            drawn, pause = float("-inf"), _REDRAWN
-            for number, step in enumerate(steps):
-                store().keep_result(key, step)
-                began = time.monotonic()
-                if step.finished or began - drawn < pause:
-                    continue
-                with place.container():
-                    _draw(step, f"step_{number}")
-                drawn = time.monotonic()
-                pause = max(_REDRAWN, 8 * (drawn - began))
-    except (TaskError, InterventionError, InputError) as error:
-        st.warning(plain(str(error)))
+            grow(steps, key, place, _draw)
 
 
 def pruning_metric(pruning: Pruning) -> str:
@@ -163,7 +145,7 @@ def _breaks(pruning: Pruning, key: Hashable) -> None:
         | {_NAMES[order]: pruning.breaks_at(curve_of(pruning, order), metric, places) for order in _orders(pruning)}
         for name, places in groups
     ]
-    st.caption(plain(f"The number of heads off at which less than half of the {metric} above guessing is left; empty: "
+    st.caption(plain(f"The number of heads off at which less than half of the {metric} above guessing is left; None: "
                      "not as far as measured, or it was never above guessing. At random: the first draw."))  # fmt: skip
     st.dataframe(rows, hide_index=True, alt="Where each curve breaks, overall and by slice")
 

@@ -8,21 +8,19 @@ from typing import Any
 import streamlit as st
 
 from mha_core.evaluation import Comparison, Evaluation, evaluation_steps
-from mha_core.interventions import InterventionError, Interventions
+from mha_core.interventions import Interventions
 from mha_core.result_store import default_store
 from mha_core.scores import METRICS
 from mha_core.task_figures import plans_figure, slices_figure
-from mha_core.tasks import TaskError
-from mha_core.tokens import InputError
 from mha_core.ui.ablation import measure_reference
 from mha_core.ui.evaluate_choice import Asked, refused_table
+from mha_core.ui.evaluate_growing import Place, errors_said
 from mha_core.ui.session import Working, current, update
 from mha_core.ui.stores import store
 from mha_core.ui.text import counted, plain
 from mha_core.ui.theme import theme
 
 FIRST = 12  # prompts of the first result: within seconds, and enough templates for an interval
-Place = st.delta_generator.DeltaGenerator
 _NUMBER = st.column_config.NumberColumn(format="%.4f")
 
 
@@ -69,7 +67,7 @@ def _measure(asked: Asked, key: Hashable, place: Place) -> None:
 
     The first mean on a model takes a while of its own: plans without one are asked a few prompts before that.
     """
-    try:
+    with errors_said():
         missing = [reference for reference in _references(asked.plans) if not asked.model.has_means(reference)]
         soon = _without_mean(asked.plans)
         if missing and soon:
@@ -86,8 +84,6 @@ def _measure(asked: Asked, key: Hashable, place: Place) -> None:
                 if not step.finished:
                     with place.container():
                         draw_result(step, list(asked.plans), key, f"step_{number}")
-    except (TaskError, InterventionError, InputError) as error:
-        st.warning(plain(str(error)))
 
 
 def _steps(asked: Asked, plans: Mapping[str, Interventions], working: Working) -> Generator[Evaluation]:

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Hashable, Sequence
 
 import numpy as np
 import streamlit as st
 from scipy import stats
 
-from mha_core.interventions import InterventionError
 from mha_core.report import sweep_provenance
 from mha_core.result_store import default_store
 from mha_core.task_figures import estimate_figure
 from mha_core.task_gradient import TaskGradient, task_gradient_steps
 from mha_core.task_maps import HeadMap, SliceEffects, head_map, held_out, slice_effects
 from mha_core.task_sweep import TaskSweep, task_sweep_steps
-from mha_core.tasks import TaskError
-from mha_core.tokens import InputError
 from mha_core.ui import components
-from mha_core.ui.ablation import measure_reference
 from mha_core.ui.evaluate_choice import Asked
+from mha_core.ui.evaluate_growing import Place, errors_said, grow, require_means
 from mha_core.ui.evaluate_maps import (
     chosen_head,
     click_choice,
@@ -40,9 +36,7 @@ from mha_core.ui.theme import theme
 GRADIENT_PROMPTS = 8
 ALPHA = 0.05
 _TOP, _MOST_ROWS = 12, 16  # heads and slices of a map that can be read at once
-_REDRAWN = 1.0  # seconds between two pictures of a growing map, at least
 _PARTS = ("by slice", "other half", "estimate beside exact")
-Place = st.delta_generator.DeltaGenerator
 
 
 def sweep_key(asked: Asked) -> tuple[Hashable, ...]:
@@ -83,9 +77,8 @@ def sweep_card(asked: Asked) -> TaskSweep | None:
 
 def _sweep(asked: Asked, key: tuple[Hashable, ...], place: Place) -> None:
     way, model = current().way, asked.model
-    try:
-        if way == "mean" and not model.has_means("corpus"):
-            measure_reference(model, "corpus")
+    with errors_said():
+        require_means(model, way)
         if store().result((*key, "gradient")) is None:
             _estimate(asked, key, place)
         with Working(f"Head × prompt runs, {way}", (key, "work"), asked=True) as working:
@@ -93,18 +86,7 @@ def _sweep(asked: Asked, key: tuple[Hashable, ...], place: Place) -> None:
                 model, asked.task, kind=way, site=asked.site, n=asked.n, seed=asked.seed, store=default_store(),
                 progress=working.progress,
             )  # fmt: skip
-            drawn, pause = float("-inf"), _REDRAWN
-            for number, step in enumerate(steps):
-                store().keep_result(key, step)
-                began = time.monotonic()
-                if step.finished or began - drawn < pause:
-                    continue
-                with place.container():
-                    _draw(step, key, f"step_{number}")
-                drawn = time.monotonic()
-                pause = max(_REDRAWN, 8 * (drawn - began))  # drawing stays a small part of the work
-    except (TaskError, InterventionError, InputError) as error:
-        st.warning(plain(str(error)))
+            grow(steps, key, place, lambda step, part: _draw(step, key, part))
 
 
 def _estimate(asked: Asked, key: tuple[Hashable, ...], place: Place) -> None:
