@@ -24,6 +24,7 @@ from mha_core.scores import METRICS
 from mha_core.tasks import Refused, Task
 from mha_core.variants import every_head
 
+GRADED = ("logit_diff", "cosine_diff")  # scores that say by how much an answer is right
 FIRST, N_CONTROLS = 24, 5
 Progress = Callable[[int, int], None]
 
@@ -45,6 +46,18 @@ class Comparison:
     difference: Interval
     p: float | None = None
     p_holm: float | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Flip:
+    """A prompt whose answer turned. before, after: how far the target is above the foil. right_now: whether it is right
+    under the plan.
+    """
+
+    question: Question
+    before: float
+    after: float
+    right_now: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,10 +150,14 @@ class Evaluation:
         clean = _column(self.clean, metric, where).mean()
         return [float(_column(rows, metric, where).mean() - clean) for rows in self.controls[plan]]
 
-    def flipped(self, plan: int) -> list[tuple[Question, bool]]:
-        """Prompts whose answer turned: the prompt, and whether it is right now."""
-        pairs = zip(self.questions, self.clean, self.changed[plan], strict=False)
-        return [(q, b["accuracy"] > 0) for q, a, b in pairs if a["accuracy"] != b["accuracy"]]
+    def flipped(self, plan: int) -> list[Flip]:
+        """Prompts whose answer turned under a plan, in the order in which they were asked."""
+        graded = next(name for name in GRADED if name in self.clean[0])
+        return [
+            Flip(question, clean[graded], changed[graded], changed["accuracy"] > 0)
+            for question, clean, changed in zip(self.questions, self.clean, self.changed[plan], strict=False)
+            if clean["accuracy"] != changed["accuracy"]
+        ]
 
     def _comparison(self, plan: int, metric: str, name: str, value: str, places: Sequence[int]) -> Comparison:
         clusters = self.clusters

@@ -88,9 +88,10 @@ def _strongest_rows(sweep: TaskSweep, top: int = 40) -> list[Record]:
 
 def _flipped_part(evaluation: Evaluation) -> list[str]:
     rows = [
-        {"plan": str(plan), "prompt": q.prompt.text, "target": q.prompt.target, "foil": q.prompt.foil or "",
-         "now": "right" if right else "wrong"}
-        for number, plan in enumerate(evaluation.plans) for q, right in evaluation.flipped(number)
+        {"plan": str(plan), "prompt": flip.question.prompt.text, "target": flip.question.prompt.target,
+         "foil": flip.question.prompt.foil or "", "before": flip.before, "after": flip.after,
+         "now": "right" if flip.right_now else "wrong"}
+        for number, plan in enumerate(evaluation.plans) for flip in evaluation.flipped(number)
     ]  # fmt: skip
     return ["<h2>Prompts whose answer turned</h2>", _table(rows)] if rows else []
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import streamlit as st
 
-from mha_core.evaluation import Evaluation
+from mha_core.evaluation import Evaluation, Flip
 from mha_core.interventions import Interventions
 from mha_core.questions import Question
 from mha_core.ui.evaluate_plans import onto_ablate_page
@@ -15,27 +14,6 @@ from mha_core.ui.session import update
 from mha_core.ui.text import counted
 
 _PLAN, _PROMPT, _TABLE = "w_flips_plan", "w_flips_prompt", "flips_table"
-_GRADED = ("logit_diff", "cosine_diff")
-
-
-@dataclass(frozen=True, eq=False)
-class Flip:
-    """A prompt whose answer turned. before, after: the graded score; right_now: whether it is right under the plan."""
-
-    question: Question
-    before: float
-    after: float
-    right_now: bool
-
-
-def flips(result: Evaluation, plan: int) -> list[Flip]:
-    """Prompts that a plan turned, in the order in which they were asked."""
-    graded = next(name for name in _GRADED if name in result.clean[0])
-    return [
-        Flip(question, clean[graded], changed[graded], changed["accuracy"] > 0)
-        for question, clean, changed in zip(result.questions, result.clean, result.changed[plan], strict=False)
-        if clean["accuracy"] != changed["accuracy"]
-    ]
 
 
 def flips_card(result: Evaluation, names: list[str]) -> None:
@@ -52,7 +30,7 @@ def flips_card(result: Evaluation, names: list[str]) -> None:
             st.session_state[_PLAN] = names[0]
         name = st.selectbox("Plan", names, key=_PLAN)
         number = names.index(name) if name in names else 0
-        found = flips(result, number)
+        found = result.flipped(number)
         if not found:
             st.write(f"No answer of the {result.n} prompts turned.")
             return

@@ -9,11 +9,11 @@ import numpy as np
 import streamlit as st
 
 from mha_core.interventions import HeadRef
-from mha_core.maps import LayerMaps
 from mha_core.model import Model
 from mha_core.questions import Question
 from mha_core.ui import components
 from mha_core.ui.evaluate_plans import said_plan, toggled
+from mha_core.ui.look import maps_of
 from mha_core.ui.session import current, run, update
 from mha_core.ui.text import plain
 from mha_core.view import View
@@ -78,7 +78,7 @@ def chosen_head(model: Model, site: str, questions: Sequence[Question]) -> None:
     tokens, target = (inputs.source, inputs.tokens) if inputs.source is not None else (inputs.tokens, None)
     trace = run(model, tokens, target=target)
     st.write(plain(f"{head}, where it looks in the unchanged run"))
-    maps = LayerMaps(model, trace, site, head.layer)
+    maps = maps_of(model, trace, site, head.layer)
     components.matrix(maps.matrix_view(head.head), key="task_head")
     if st.button("Open on the Heads page", key="task_head_page", icon=":material/open_in_new:"):
         main = site == model.main_site

@@ -147,8 +147,19 @@ def test_differences_are_the_changed_run_minus_the_clean_one(models: dict[str, M
     slices = found.by_slice("logit_diff")
     assert {(s.slice, s.value) for s in slices} == {("length", "0"), ("length", "1")}
     assert sum(s.difference.mean * s.difference.n for s in slices) == pytest.approx(sum(by_hand))
-    turned = {q.prompt.text for q, _ in found.flipped(0)}
-    assert len(turned) <= 30
+
+
+def test_prompts_that_turned_are_those_whose_accuracy_changed(models: dict[str, Model]) -> None:
+    found = evaluate(models["llama"], word_task(), [PLANS["zero"]], n=4, n_controls=0)
+    rows = [{**row, "accuracy": a} for row, a in zip(found.clean, (1.0, 1.0, 0.0, 0.0), strict=True)]
+    after = [{**row, "accuracy": a} for row, a in zip(found.changed[0], (1.0, 0.0, 1.0, 0.0), strict=True)]
+    flips = replace(found, clean=tuple(rows), changed=(tuple(after),)).flipped(0)
+    assert [(flip.question, flip.right_now) for flip in flips] == [
+        (found.questions[1], False), (found.questions[2], True)
+    ]  # fmt: skip
+    assert [(flip.before, flip.after) for flip in flips] == [
+        (found.clean[place]["logit_diff"], found.changed[0][place]["logit_diff"]) for place in (1, 2)
+    ]
 
 
 def test_controls_are_as_many_other_heads_switched_off_alike(models: dict[str, Model]) -> None:
