@@ -43,14 +43,18 @@ function unpack(bytes) {
   const ends = header.meta.scale_to ?? header.meta.range ?? [0, 1];
   const [low, high] = Array.isArray(ends) ? ends : [0, ends];
   const arrays = {};
-  for (const { name, dtype, shape, offset, lower } of header.arrays) {
+  for (const { name, dtype, shape, offset, lower, small } of header.arrays) {
     const Type = types[dtype];
     const count = lower ? (shape[0] * (shape[0] + 1)) / 2 : shape.reduce((a, b) => a * b, 1);
     const start = bytes.byteOffset + 4 + length + offset;
-    const aligned = start % Type.BYTES_PER_ELEMENT === 0;
-    const sent = aligned
-      ? new Type(bytes.buffer, start, count)
-      : new Type(bytes.buffer.slice(start, start + count * Type.BYTES_PER_ELEMENT));
+    const read = (Kind, from, n) =>
+      from % Kind.BYTES_PER_ELEMENT === 0
+        ? new Kind(bytes.buffer, from, n)
+        : new Kind(bytes.buffer.slice(from, from + n * Kind.BYTES_PER_ELEMENT));
+    const sent =
+      small === undefined
+        ? read(Type, start, count)
+        : widened(read(Uint8Array, start, count), read(Type, start + Math.ceil(count / 4) * 4, count - small));
     const values = lower ? square(sent, shape[0]) : sent;
     const array = { values, shape, dtype, scale: 1, base: 0 }; // a number is values[i] * scale + base
     if (dtype === "uint8") array.scale = 1 / 255;
@@ -58,6 +62,13 @@ function unpack(bytes) {
     arrays[name] = array;
   }
   return { kind: header.kind, meta: header.meta, provenance: header.provenance || {}, arrays };
+}
+
+/** Numbers of which the small ones were sent as a byte, the others after them where the byte is 255 (packing.py). */
+function widened(bytes, large) {
+  const values = new large.constructor(bytes);
+  for (let i = 0, next = 0; next < large.length; i++) if (bytes[i] === 255) values[i] = large[next++];
+  return values;
 }
 
 /** The square of which only the rows up to the diagonal were sent; above it are zeros. */

@@ -13,6 +13,7 @@ const LABEL = 11; // px
 const MOST_SIZE = 640; // px, a map's longer side
 const CELL_MOST = 64; // px: how large a cell can be zoomed
 const NUMBER_ROOM = 34; // px: cells as wide as this have their value written in
+const MARK = "headscope-mark"; // mark.js: which cell is chosen
 const NUMBER_LEAST = 0.005; // smaller values would be written as .00
 
 class Matrix {
@@ -52,10 +53,17 @@ class Matrix {
       look.hideTip();
       this.overlay();
     });
+    this.marked = ({ detail }) => {
+      if (!this.meta || detail.name !== this.meta.mark) return;
+      this.chosen = this.inside(detail.cell);
+      this.overlay();
+    };
+    window.addEventListener(MARK, this.marked);
   }
 
   destroy() {
     cancelAnimationFrame(this.frame);
+    window.removeEventListener(MARK, this.marked);
   }
 
   draw({ meta, arrays }) {
@@ -73,8 +81,7 @@ class Matrix {
     this.future = futureTest(meta, [1, 1]);
     this.level = quantiser(meta);
     this.shades = shades(look.colours);
-    const cell = meta.cell;
-    this.chosen = cell && cell[0] >= 0 && cell[0] < this.rows && cell[1] >= 0 && cell[1] < this.columns ? [...cell] : null;
+    this.chosen = this.inside(window.headscopeMarks?.get(meta.mark));
     if (!same) {
       Object.assign(this, { zoom: 1, q0: 0, k0: 0, hover: null });
       this.cursor = this.chosen ? [...this.chosen] : [0, 0];
@@ -85,6 +92,12 @@ class Matrix {
     this.moveTo(this.zoom, this.q0, this.k0, true);
     // Python's answer to a click must not take away what is being read
     if (same && this.hover && this.tipAt) look.showTip(...this.tipAt, (tip) => this.fillTip(tip, this.hover));
+  }
+
+  /** A cell that this map has, or null. */
+  inside(cell) {
+    const here = cell && cell[0] >= 0 && cell[0] < this.rows && cell[1] >= 0 && cell[1] < this.columns;
+    return here ? [...cell] : null;
   }
 
   /** Sizes in CSS px. */
@@ -641,7 +654,7 @@ class Matrix {
   }
 
   choose([query, key]) {
-    this.chosen = [query, key]; // at once; Python's answer comes with the next data
+    this.chosen = [query, key]; // at once; Python's answer comes as a mark
     this.overlay();
     this.look.send("cell", { query, key });
   }

@@ -8,76 +8,22 @@ Axes are always in the order `batch, head, query, key, d_head`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from mha_core.devices import at_home, is_half
+from mha_core.edits import BlockKeys, Edit, UniformWeights, block_keys, edit_outputs, spread_weights
+from mha_core.masking import NEG_INF, as_4d, causal_mask
 
-NEG_INF = float("-inf")
+T = TypeVar("T")
 _LARGE = 1 << 22  # scores from which a second array of their size is worth avoiding: 17 MB
-
-
-@dataclass(frozen=True, eq=False)
-class Edit:
-    """Where attention is changed: some heads, in some rows of the batch, at some query positions.
-
-    heads: [n] query-head numbers.
-    rows: [n] batch rows paired with `heads` (head `heads[i]` of row `rows[i]`); None: these heads in every row.
-    positions: [p] query positions; None: every position.
-    """
-
-    heads: Tensor
-    rows: Tensor | None = None
-    positions: Tensor | None = None
-
-    def index(self, n_rows: int, n_queries: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Index tensors for the axes (batch, head, query) that broadcast against each other."""
-        device = self.heads.device
-        positions = torch.arange(n_queries, device=device) if self.positions is None else self.positions
-        if self.rows is None:
-            rows = torch.arange(n_rows, device=device)
-            return rows[:, None, None], self.heads[None, :, None], positions[None, None, :]
-        return self.rows[:, None], self.heads[:, None], positions[None, :]
-
-    def to(self, device: torch.device) -> Self:
-        """The same on a device, where the attention that it changes is."""
-        tensors = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
-        if all(value.device == device for value in tensors.values()):
-            return self
-        return replace(self, **{name: value.to(device) for name, value in tensors.items()})
-
-
-@dataclass(frozen=True, eq=False)
-class ScaleOutput(Edit):
-    """Multiply the head's output z by `factor`. Zero ablation is `factor=0`."""
-
-    factor: float = 0.0
-
-
-@dataclass(frozen=True, eq=False)
-class ReplaceOutput(Edit):
-    """Put `value` in the place of the head's output z.
-
-    value: broadcasts to [batch, n, p, d_head], or to [n, p, d_head] when `rows` is given.
-    """
-
-    value: Tensor | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class UniformWeights(Edit):
-    """Spread the head's weights evenly over all keys that the query may attend to."""
-
-
-@dataclass(frozen=True, eq=False)
-class BlockKeys(Edit):
-    """The queries at `positions` may not attend to `keys` ([k] key positions); the other weights renormalise."""
-
-    keys: Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,6 +83,51 @@ class AttentionInputs:
             self.query, self.key, self.mask, self.causal, self.bias, self.scale, self.softcap, self.sinks, self.edits
         )
 
+    def of_head(self, head: int) -> AttentionInputs:
+        """The arguments that give one head's weights, as the only head. Without the edits of its output."""
+        n_heads, n_kv_heads = self.query.shape[1], self.key.shape[1]
+        shared = head // (n_heads // n_kv_heads)
+        edits = (edit.of_head(head) for edit in self.edits if isinstance(edit, UniformWeights | BlockKeys))
+        return replace(
+            self, query=self.query[:, head : head + 1], key=self.key[:, shared : shared + 1],
+            value=self.value[:, shared : shared + 1], mask=_of_head(self.mask, head), bias=_of_head(self.bias, head),
+            sinks=None if self.sinks is None else self.sinks.reshape(-1)[head : head + 1],
+            edits=tuple(edit for edit in edits if edit is not None),
+        )  # fmt: skip
+
+    def weigh_heads(self) -> Iterator[Tensor]:
+        """Each head's weights in turn, [batch, query, key]: bit by bit those of `weigh`, in little memory.
+
+        The next head's come into the same memory, so that what is to last must be copied before. At 2,048 tokens the
+        system takes longer to hand out a layer's 151 MB than the weights take to be made.
+        """
+        _check_shapes(self.query, self.key, self.value)
+        with _scratch() as scratch:
+            for head in range(self.query.shape[1]):
+                yield self._weigh_head(head, scratch)
+
+    def map_heads(self, function: Callable[[int, Tensor], T]) -> list[T]:
+        """function(head, weights [batch, query, key]) of every head, several at a time.
+
+        The weights' memory is used again after the call: what is to last must be copied in it.
+        """
+        _check_shapes(self.query, self.key, self.value)
+
+        def one(head: int) -> T:
+            with _scratch() as scratch:
+                with torch.inference_mode():
+                    weights = self._weigh_head(head, scratch)
+                return function(head, weights)
+
+        with ThreadPoolExecutor(torch.get_num_threads()) as threads:
+            return list(threads.map(one, range(self.query.shape[1])))
+
+    def _weigh_head(self, head: int, scratch: _Scratch) -> Tensor:
+        one = self.of_head(head)
+        return _weigh(
+            one.query, one.key, one.mask, one.causal, one.bias, one.scale, one.softcap, one.sinks, one.edits, scratch
+        ).weights[:, 0]
+
     def mix(self, weighed: AttentionWeights) -> AttentionOutput:
         """The second half of `attend`, for weights that `weigh` gave."""
         return _mix(weighed, self.value, self.edits)
@@ -157,6 +148,11 @@ class AttentionInputs:
             self, query=at_home(self.query), key=at_home(self.key), value=at_home(self.value), mask=mask, bias=bias,
             sinks=sinks, edits=tuple(edit.to(torch.device("cpu")) for edit in self.edits),
         )  # fmt: skip
+
+    @property
+    def is_large(self) -> bool:
+        """Whether one head's weights are so many that all heads' should not be made where one will do."""
+        return self.query.shape[2] * self.key.shape[2] >= _LARGE // 4
 
     @property
     def nbytes(self) -> int:
@@ -212,24 +208,25 @@ def attend(
 
 def _weigh(
     query: Tensor, key: Tensor, mask: Tensor | None, causal: bool, bias: Tensor | None, scale: float | None,
-    softcap: float | None, sinks: Tensor | None, edits: tuple[Edit, ...],
+    softcap: float | None, sinks: Tensor | None, edits: tuple[Edit, ...], scratch: _Scratch | None = None,
 ) -> AttentionWeights:  # fmt: skip
-    scores = attention_scores(query, key, mask=mask, causal=causal, bias=bias, scale=scale, softcap=softcap)
+    room = None if scratch is None else scratch.for_scores(query, key)
+    scores = attention_scores(query, key, mask=mask, causal=causal, bias=bias, scale=scale, softcap=softcap, out=room)
     if scores.numel() >= _LARGE and sinks is None and not edits and not scores.requires_grad:
-        weights = _softmax_in_place(scores)
+        weights = _softmax_in_place(scores) if scratch is None else scratch.softmax(scores)
         if not bool(weights[..., 0].isnan().any()):
             return AttentionWeights(weights)
         scores = attention_scores(query, key, mask=mask, causal=causal, bias=bias, scale=scale, softcap=softcap)
-    scores, n_blocked = _block_keys(scores, mask, causal, edits)
+    scores, n_blocked = block_keys(scores, mask, causal, edits)
     weights, empty_rows = _softmax_rows(scores, sinks)
-    weights = _spread_weights(weights.to(query.dtype), scores, mask, causal, edits)
+    weights = spread_weights(weights.to(query.dtype), scores, mask, causal, edits)
     return AttentionWeights(weights, empty_rows, n_blocked)
 
 
 def _mix(weighed: AttentionWeights, value: Tensor, edits: tuple[Edit, ...]) -> AttentionOutput:
     value = _repeat_heads(value, weighed.weights.shape[1])
     head_outputs = weighed.weights @ value  # [batch, head, query, d_value]
-    return AttentionOutput(weighed.weights, _edit_outputs(head_outputs, edits), weighed.empty_rows, weighed.n_blocked)
+    return AttentionOutput(weighed.weights, edit_outputs(head_outputs, edits), weighed.empty_rows, weighed.n_blocked)
 
 
 def attention_scores(
@@ -241,30 +238,32 @@ def attention_scores(
     bias: Tensor | None = None,
     scale: float | None = None,
     softcap: float | None = None,
+    out: Tensor | None = None,
 ) -> Tensor:
     """The scores that go into the softmax, [batch, head, query, key]: Q K^T * scale, softcap, bias, mask.
 
-    Arguments are those of `attend`. Forbidden cells of a boolean or causal mask are minus infinity. The order of
-    operations is the libraries' (scale after the product, bias before mask), so that equal inputs give equal bits.
+    Arguments are those of `attend`; out: memory of that size to make them in, or None. Forbidden cells of a boolean or
+    causal mask are minus infinity. The order of operations is the libraries' (scale after the product, bias before
+    mask), so that equal inputs give equal bits.
     """
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     key = _repeat_heads(key, query.shape[1])
-    scores = query @ key.transpose(-2, -1)  # [batch, head, query, key]
+    scores = torch.matmul(query, key.transpose(-2, -1), out=out)  # [batch, head, query, key]
     # In place where autograd allows it: at 2,048 tokens each copy of the scores of 9 heads is 151 MB.
     scores = scores.mul_(scale)
     if softcap is not None:
         scores = torch.tanh(scores / softcap) * softcap
     for name, term in (("bias", bias), ("mask", mask)):
         if term is not None:
-            _check_broadcast(name, _as_4d(name, term), scores)
+            _check_broadcast(name, as_4d(name, term), scores)
     if bias is not None:
-        scores = scores.add_(_as_4d("bias", bias))
+        scores = scores.add_(as_4d("bias", bias))
     if mask is not None and mask.dtype == torch.bool:
-        scores = scores.masked_fill_(~_as_4d("mask", mask), NEG_INF)
+        scores = scores.masked_fill_(~as_4d("mask", mask), NEG_INF)
     elif mask is not None:
-        scores = scores.add_(_as_4d("mask", mask))
+        scores = scores.add_(as_4d("mask", mask))
     if causal:
-        scores = scores.masked_fill_(~_causal_mask(scores), NEG_INF)
+        scores = scores.masked_fill_(~causal_mask(scores), NEG_INF)
     return scores
 
 
@@ -293,13 +292,11 @@ def _check_shapes(query: Tensor, key: Tensor, value: Tensor) -> None:
         )
 
 
-def _as_4d(name: str, term: Tensor) -> Tensor:
-    if not term.is_floating_point() and (name != "mask" or term.dtype != torch.bool):
-        kinds = "boolean (True where a query may attend) or floating (added to the scores)"
-        raise ValueError(f"{name} has type {term.dtype}; it must be {kinds if name == 'mask' else 'floating'}.")
-    if term.ndim > 4:
-        raise ValueError(f"{name} has shape {tuple(term.shape)}; it must broadcast to batch, head, query, key.")
-    return term.reshape((1,) * (4 - term.ndim) + tuple(term.shape))
+def _of_head(term: Tensor | None, head: int) -> Tensor | None:
+    """One head's part of a mask or bias that broadcasts to [batch, head, query, key]."""
+    if term is None or term.ndim < 3 or term.shape[-3] == 1:
+        return term
+    return term[..., head : head + 1, :, :]
 
 
 def _check_broadcast(name: str, term: Tensor, scores: Tensor) -> None:
@@ -321,17 +318,6 @@ def _repeat_heads(tensor: Tensor, n_heads: int) -> Tensor:
     return expanded.reshape(batch, n_heads, length, d_head)
 
 
-def _causal_mask(scores: Tensor) -> Tensor:
-    """[query, key] True where key <= query."""
-    n_queries, n_keys = scores.shape[-2:]
-    if n_queries != n_keys:
-        raise ValueError(
-            f"causal=True was given with {n_queries} queries and {n_keys} keys; it needs as many queries as keys, "
-            "since otherwise it is unclear which key is the present. Pass a boolean mask instead."
-        )
-    return torch.ones(n_queries, n_keys, dtype=torch.bool, device=scores.device).tril()
-
-
 def _softmax(scores: Tensor, sinks: Tensor | None) -> Tensor:
     dtype = torch.float32 if scores.dtype in (torch.float16, torch.bfloat16) else scores.dtype
     if sinks is None:
@@ -340,6 +326,45 @@ def _softmax(scores: Tensor, sinks: Tensor | None) -> Tensor:
         raise ValueError(f"sinks has {sinks.numel()} numbers and there are {scores.shape[1]} heads; one per head.")
     sink = sinks.reshape(1, -1, 1, 1).to(scores.dtype).expand(*scores.shape[:-1], 1)
     return torch.cat([scores, sink], dim=-1).softmax(dim=-1, dtype=dtype)[..., :-1]
+
+
+class _Scratch:
+    """Memory for the scores and the weights of one head after another."""
+
+    def __init__(self) -> None:
+        self._scores: Tensor | None = None
+        self._weights: Tensor | None = None
+
+    def for_scores(self, query: Tensor, key: Tensor) -> Tensor | None:
+        """Room for Q K^T; None where autograd would not have it, or half precision is to become single."""
+        if query.dtype != torch.float32 or query.requires_grad or key.requires_grad:
+            return None
+        shape = (*query.shape[:3], key.shape[2])
+        if self._scores is None or self._scores.shape != shape:
+            self._scores = query.new_empty(shape)
+        return self._scores
+
+    def softmax(self, scores: Tensor) -> Tensor:
+        """As `_softmax`, without sinks."""
+        if scores is not self._scores:
+            return _softmax(scores, None)
+        if self._weights is None or self._weights.shape != scores.shape:
+            self._weights = torch.empty_like(scores)
+        return torch.softmax(scores, -1, out=self._weights)
+
+
+_IDLE: deque[_Scratch] = deque()
+
+
+@contextmanager
+def _scratch() -> Iterator[_Scratch]:
+    """Memory that nobody else uses meanwhile: what was used before, where there is some."""
+    scratch = _IDLE.pop() if _IDLE else _Scratch()
+    try:
+        yield scratch
+    finally:
+        if len(_IDLE) < torch.get_num_threads():
+            _IDLE.append(scratch)
 
 
 def _softmax_in_place(scores: Tensor) -> Tensor:
@@ -366,67 +391,3 @@ def _softmax_rows(scores: Tensor, sinks: Tensor | None) -> tuple[Tensor, Tensor 
     # Again with harmless scores in the empty rows: the gradient of a softmax over minus infinities is NaN too.
     weights = _softmax(scores.masked_fill(empty[..., None], 0.0), sinks)
     return weights.masked_fill(empty[..., None], 0.0), empty
-
-
-def _allowed(mask: Tensor | None, causal: bool, like: Tensor) -> Tensor:
-    """[batch|1, head|1, query, key] True where mask and causality let a query attend.
-
-    Additive masks of the libraries forbid with the lowest finite number instead of minus infinity.
-    """
-    allowed = torch.ones((), dtype=torch.bool, device=like.device).expand(1, 1, *like.shape[-2:])
-    if mask is not None:
-        mask = _as_4d("mask", mask)
-        allowed = allowed & (mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2)
-    if causal:
-        allowed = allowed & _causal_mask(like)
-    return allowed
-
-
-def _block_keys(
-    scores: Tensor, mask: Tensor | None, causal: bool, edits: tuple[Edit, ...]
-) -> tuple[Tensor, tuple[int, ...]]:
-    """Knock out keys: in the rows concerned, exactly "allowed and not blocked" stays open."""
-    blocks = [edit for edit in edits if isinstance(edit, BlockKeys) and edit.keys is not None]
-    if not blocks:
-        return scores, ()
-    allowed = _allowed(mask, causal, scores).expand_as(scores)
-    blocked = torch.zeros_like(allowed)
-    counts = []
-    for edit in blocks:
-        rows, heads, queries = edit.index(scores.shape[0], scores.shape[2])
-        cells = (rows[..., None], heads[..., None], queries[..., None], edit.keys)
-        blocked[cells] = True
-        counts.append(int(allowed[cells].sum()))
-    touched = blocked.any(dim=-1, keepdim=True)
-    # In touched rows the mask's own closed cells become minus infinity too. With the library's finite number the
-    # future would open once every allowed key is blocked.
-    closed = touched & (blocked | ~allowed)
-    return scores.masked_fill(closed, NEG_INF), tuple(counts)
-
-
-def _spread_weights(
-    weights: Tensor, scores: Tensor, mask: Tensor | None, causal: bool, edits: tuple[Edit, ...]
-) -> Tensor:
-    spreads = [edit for edit in edits if isinstance(edit, UniformWeights)]
-    if not spreads:
-        return weights
-    # Scores of minus infinity are closed too: keys that another edit has knocked out stay so.
-    allowed = (_allowed(mask, causal, weights) & (scores > NEG_INF)).to(weights.dtype)
-    uniform = allowed / allowed.sum(dim=-1, keepdim=True).clamp(min=1)
-    weights = weights.clone()  # autograd keeps the softmax's own output
-    for edit in spreads:
-        where = edit.index(weights.shape[0], weights.shape[2])
-        weights[where] = uniform[where]
-    return weights
-
-
-def _edit_outputs(head_outputs: Tensor, edits: tuple[Edit, ...]) -> Tensor:
-    """Scale or replace z. Edits apply in order, each on what the earlier ones left."""
-    for edit in edits:
-        where = edit.index(head_outputs.shape[0], head_outputs.shape[2])
-        if isinstance(edit, ScaleOutput):
-            # An assignment of zero, not a product: 0 * inf would be NaN.
-            head_outputs[where] = 0.0 if edit.factor == 0 else head_outputs[where] * edit.factor
-        elif isinstance(edit, ReplaceOutput) and edit.value is not None:
-            head_outputs[where] = edit.value.to(head_outputs.dtype).expand_as(head_outputs[where])
-    return head_outputs

@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface, eager_mask
 
-from mha_core.attention import AttentionInputs, AttentionOutput, Edit
+from mha_core.attention import AttentionInputs, AttentionOutput
+from mha_core.edits import Edit
 
 ATTENTION_NAME = "headscope"
 SlotKey = tuple[str, int]  # site, layer

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from mha_core.attention import BlockKeys, Edit, ReplaceOutput
 from mha_core.backend import Call, SlotKey
+from mha_core.edits import BlockKeys, Edit, ReplaceOutput
 from mha_core.interventions import InterventionError, Interventions
 from mha_core.model import Model, Plan
 from mha_core.pretrained import PretrainedModel

@@ -8,7 +8,7 @@ Attention that goes to no key (a sink's, or all of an empty row's) counts as one
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,13 +75,21 @@ def normalised(divergence: Tensor) -> Tensor:
     return divergence / LN2
 
 
-def mean_divergence(weights: Tensor) -> Tensor:
-    """How far each head is from its layer's mean map, [head] in nats: what averaging the heads hides.
+def mean_map(heads: Iterable[Tensor]) -> Tensor:
+    """The mean of maps [query, key], such as `Trace.heads_weights` gives one after the other."""
+    total, count = torch.zeros(()), 0
+    for count, weights in enumerate(heads, start=1):
+        total = weights.clone() if count == 1 else total.add_(weights)
+    return total.div_(count)
+
+
+def mean_divergence(weights: Tensor, mean: Tensor) -> float:
+    """How far a head is from its layer's mean map, in nats: what averaging the heads hides.
 
     The mean over queries of the Jensen–Shannon divergence between the head's row and the mean of all heads' rows.
-    weights: [head, query, key].
+    weights: the head's, [query, key]. mean: the layer's `mean_map`.
     """
-    return row_divergence(weights, weights.mean(dim=0)).mean(dim=-1)
+    return float(row_divergence(weights, mean).mean())
 
 
 @dataclass(frozen=True, eq=False)

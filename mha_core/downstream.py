@@ -9,8 +9,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from mha_core.attention import AttentionInputs, ReplaceOutput, ScaleOutput
+from mha_core.attention import AttentionInputs
 from mha_core.divergence import row_divergence
+from mha_core.edits import ReplaceOutput, ScaleOutput
 from mha_core.interventions import HeadRef
 from mha_core.trace import Trace
 

@@ -8,15 +8,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from mha_core.attention import (
-    AttentionInputs,
-    AttentionOutput,
-    BlockKeys,
-    Edit,
-    ReplaceOutput,
-    ScaleOutput,
-    UniformWeights,
-)
+from mha_core.attention import AttentionInputs, AttentionOutput
+from mha_core.edits import BlockKeys, Edit, ReplaceOutput, ScaleOutput, UniformWeights
 from mha_core.interventions import (
     AttentionKnockout,
     HeadAblation,

@@ -1,27 +1,29 @@
 """One layer's maps, as they are looked at: which quantity, which tokens, which colours. Views for every way of drawing.
 
-All drawings of a layer come from the same numbers, `LayerMaps.data`. Heads are never averaged, and nothing that is
-hidden renormalises what is shown.
+All drawings of a layer come from the same numbers, `LayerMaps.numbers_of`. Heads are never averaged, and nothing that
+is hidden renormalises what is shown.
 
-What is drawn of a long text is small beside its maps (151 MB a layer at 2,048 tokens) and takes long to make, so that a
-page may keep it: everything that is made from the maps goes through `LayerMaps.keep`.
+What is drawn of a long text is small beside its maps (151 MB a layer at 2,048 tokens), which are made head by head and
+never held together. It takes long to make, so that a page may keep it: what is made goes through `LayerMaps.keep`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
+import torch
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from mha_core.metrics import sentence_measures, special_mask
+from mha_core.divergence import mean_divergence, mean_map
+from mha_core.metrics import MEASURES, sentence_measures, special_mask
 from mha_core.model import Model
 from mha_core.norms import value_norms
-from mha_core.pooling import Displayed, Frame, MapOptions, displayed
+from mha_core.pooling import Displayed, Frame, MapOptions, Selection, displayed
 from mha_core.trace import Trace
 from mha_core.view import View, max_pool, to_uint16, top_of_rows
 from mha_core.views import provenance
@@ -31,6 +33,7 @@ POOLED_CELLS = 192
 TEXT_KEYS = 24  # keys a query keeps in the text view of a long input
 QUANTITIES = {"weights": "attention weight α", "value": "value-weighted ‖α v W_O‖"}
 
+Floats = NDArray[np.floating]
 T = TypeVar("T")
 
 
@@ -58,6 +61,30 @@ class Look:
 
 
 @dataclass(frozen=True, eq=False)
+class _Summary:
+    """What is drawn of every head of a long text, where no layer is ever held whole.
+
+    pooled: [head, row, column], each cell the largest of `block` positions. largest: the largest number.
+    """
+
+    frame: Frame
+    pooled: NDArray[np.float32]
+    block: tuple[int, int]
+    largest: float
+
+    @property
+    def nbytes(self) -> int:
+        return self.frame.nbytes + self.pooled.nbytes
+
+
+def _of_head(selection: Selection, numbers: Tensor) -> tuple[Floats, Floats, Floats, tuple[int, int]]:
+    """One head's part of a summary: pooled, shown, hidden, and how many positions make a cell."""
+    part, shown, hidden = selection.of(numbers[None])
+    pooled, block = max_pool(part, POOLED_CELLS)
+    return pooled, shown, hidden, block
+
+
+@dataclass(frozen=True, eq=False)
 class LayerMaps:
     """One layer of one run, looked at in one way.
 
@@ -80,35 +107,60 @@ class LayerMaps:
         key = (self.trace.serial, self.site, self.layer, self.look.quantity, self.look.options, what)
         return self.keep(key, make)
 
-    def _numbers(self, heads: slice) -> Tensor:
-        """[head, query, key] of some heads over the tokens themselves, before words are joined or tokens hidden."""
-        weights = self.trace.weights(self.layer, self.site)[heads]
-        if self.look.quantity == "weights":
-            return weights
-        norms = self._kept("value norms", lambda: value_norms(self.trace, self.layer, self.site))
-        return weights * norms[heads, None, :]  # as `norms.value_weighted`
-
-    def _displayed(self, heads: slice) -> Displayed:
-        return displayed(self._numbers(heads), *self.trace.site_tokens(self.site), self.look.options)
+    @cached_property
+    def _selection(self) -> Selection:
+        return Selection(*self.trace.site_tokens(self.site), self.look.options)
 
     @cached_property
-    def numbers(self) -> Tensor:
-        """[head, query, key] over the tokens themselves, before words are joined or tokens hidden."""
-        return self._numbers(slice(None))
+    def _norms(self) -> Tensor:
+        """What the value-weighted maps multiply the weights by, [head, key]."""
+        return self._kept("value norms", lambda: value_norms(self.trace, self.layer, self.site))
 
     def numbers_of(self, head: int) -> Tensor:
-        """`numbers` of one head, [query, key]."""
-        return self._numbers(slice(head, head + 1))[0]
+        """One head's numbers over the tokens themselves, [query, key], before words are joined or tokens hidden."""
+        weights = self.trace.head_weights(self.layer, head, self.site)
+        return weights if self.look.quantity == "weights" else weights * self._norms[head]  # `norms.value_weighted`
+
+    def _each(self) -> Iterator[Tensor]:
+        """Each head's `numbers_of` in turn; the next one's may come into the same memory."""
+        for head, weights in enumerate(self.trace.heads_weights(self.layer, self.site)):
+            yield weights if self.look.quantity == "weights" else weights * self._norms[head]
+
+    def _map(self, function: Callable[[Tensor], T]) -> list[T]:
+        """function of every head's `numbers_of`, several at a time; it may not keep them."""
+        if self.look.quantity == "weights":
+            return self.trace.map_heads(lambda _, weights: function(weights), self.layer, self.site)
+        norms = self._norms
+        return self.trace.map_heads(lambda head, weights: function(weights * norms[head]), self.layer, self.site)
+
+    def _shown(self, numbers: Tensor) -> NDArray[np.float32]:
+        """One head's numbers as drawn, [query, key]."""
+        return np.asarray(self._selection.of(numbers[None])[0][0], dtype=np.float32)
 
     @cached_property
     def data(self) -> Displayed:
-        """What is drawn: numbers, labels, and how much of each row is shown."""
-        return displayed(self.numbers, *self.trace.site_tokens(self.site), self.look.options)
+        """What is drawn: numbers, labels, and how much of each row is shown. For a text that is not long."""
+        numbers = torch.stack(self._map(Tensor.clone))
+        return displayed(numbers, *self.trace.site_tokens(self.site), self.look.options)
+
+    @cached_property
+    def _summary(self) -> _Summary:
+        """What is drawn of every head of a long text, made head by head."""
+
+        def make() -> _Summary:
+            selection = self._selection  # made before there are threads
+            heads = self._map(lambda numbers: _of_head(selection, numbers))
+            pooled, shown, hidden = (np.concatenate(parts) for parts in zip(*(head[:3] for head in heads), strict=True))
+            return _Summary(selection.frame(shown, hidden), pooled, heads[0][3], float(pooled.max(initial=0.0)))
+
+        return self._kept("summary", make)
 
     @cached_property
     def frame(self) -> Frame:
-        """`data` without the numbers: labels, and how much of each row is shown."""
-        return self._kept("frame", lambda: self.data.frame)
+        """Labels of what is drawn, and how much of each row is shown."""
+        if max(map(len, self.trace.site_tokens(self.site))) <= EXACT_CELLS:
+            return self.data.frame
+        return self._summary.frame
 
     @cached_property
     def array(self) -> NDArray[np.float32]:
@@ -119,7 +171,7 @@ class LayerMaps:
         """[query, key] of one head as drawn: `array[head]`, without the other heads where they are not needed."""
         if "data" in self.__dict__:  # they have been made
             return self.array[head]
-        return np.asarray(self._displayed(slice(head, head + 1)).weights[0], dtype=np.float32)
+        return self._shown(self.numbers_of(head))
 
     @property
     def n_heads(self) -> int:
@@ -131,7 +183,8 @@ class LayerMaps:
         if self.top is not None:
             return 0.0, self.top
         if self.look.own_range or self.look.quantity != "weights":
-            return 0.0, self._kept("largest", lambda: max(float(self.array.max(initial=0.0)), 1e-6))
+            largest = self._summary.largest if self.is_long else float(self.array.max(initial=0.0))
+            return 0.0, max(largest, 1e-6)
         return 0.0, 1.0
 
     @property
@@ -148,29 +201,41 @@ class LayerMaps:
         row = self.frame.row_of(position, self.trace.site_tokens(self.site)[0], self.look.options.words)
         return len(self.frame.query_labels) - 1 if row is None else row
 
-    def grid_view(self, selected: int, ring: str) -> View:
-        """All heads side by side, on one colour scale; pooled by maximum (and said so) when the text is long."""
-        if not self.is_long:
-            array, block = self.array, (1, 1)
-        else:
-            array, block = self._kept("pooled", lambda: max_pool(self.array, POOLED_CELLS))
+    def grid_view(
+        self, selected: int, ring: str, values: ArrayLike | None = None, *, exact: bool = False
+    ) -> View:  # fmt: skip
+        """All heads side by side, on one colour scale; pooled by maximum (and said so) when the text is long.
+
+        values: of the measure `ring`, [head], where they are at hand. exact: float32 also where a long text's maps
+        travel in 16 bits.
+        """
+        array, scaled, block = self._grid(exact)
         n_heads = len(array)
         meta = self._meta("layer") | {
             "alt": f"Maps of all {n_heads} heads of layer {self.layer}: {self._size()}.",
             "block": list(block),
             "titles": [f"H{head}" for head in range(n_heads)],
-            "subtitles": self._subtitles(ring),
+            "subtitles": self._subtitles(ring, values),
             "selected_head": selected,
             "off": self._off(),
+            **scaled,
         }
         return View("layer", {"maps": array}, meta, self._provenance())
 
-    def matrix_view(self, head: int, cell: tuple[int, int] | None = None, exact: bool = False) -> View:
+    def _grid(self, exact: bool) -> tuple[NDArray[Any], dict[str, Any], tuple[int, int]]:
+        """The maps side by side, what of their scale must be said, and how many positions make a cell."""
+        if not self.is_long:
+            return self.array, {}, (1, 1)
+        summary, ends = self._summary, self.range
+        if exact:
+            return summary.pooled, {}, summary.block
+        return to_uint16(summary.pooled, ends), {"scale_to": list(ends)}, summary.block
+
+    def matrix_view(self, head: int, exact: bool = False) -> View:
         """One head's map, every cell of it. exact: float32 also where a long text's map travels in 16 bits."""
         meta = self._meta("matrix", head) | {
             "alt": f"Map of {self.name(head)}: {self._size()}. Arrow keys move over the cells.",
             "title": self.name(head),
-            "cell": None if cell is None else list(cell),
             "off": head in self._off(),
         }
         if not self.is_long or exact:
@@ -214,14 +279,18 @@ class LayerMaps:
             return {"maps": self.array}
 
         def make() -> tuple[NDArray[Any], NDArray[Any]]:
-            return top_of_rows(self.array if head is None else self.map_of(head)[None], TEXT_KEYS)
+            if head is not None:
+                return top_of_rows(self.map_of(head)[None], TEXT_KEYS)
+            heads = self._map(lambda numbers: top_of_rows(self._shown(numbers), TEXT_KEYS))
+            return np.stack([values for values, _ in heads]), np.stack([keys for _, keys in heads])
 
         values, keys = self._kept(("strongest", head), make)
         return {"top_values": values, "top_keys": keys}
 
     def average_view(self) -> View:
         """The average of the layer's heads, for the place that shows what averaging hides."""
-        array: NDArray[Any] = self._kept("average", lambda: self.array.mean(axis=0))
+        # Words are sums and means themselves, so that the mean over heads may come first.
+        array: NDArray[Any] = self._shown(self._mean)
         meta = self._meta("matrix") | {
             "alt": f"Average over the {self.n_heads} heads of layer {self.layer}: {self._size()}.",
             "title": f"average of the {self.n_heads} heads",
@@ -230,6 +299,22 @@ class LayerMaps:
             array, meta["scale_to"] = to_uint16(array, self.range), list(self.range)
         made = self._provenance() | {"quantity": f"average over heads of {QUANTITIES[self.look.quantity]}"}
         return View("matrix", {"map": array}, meta, made)
+
+    def divergence_from_average(self) -> NDArray[np.float32]:
+        """How far each head's weights are from the average of the layer's, [head] in nats (`mean_divergence`)."""
+        plain = replace(self, look=Look())
+
+        def make() -> NDArray[np.float32]:
+            mean = plain._mean
+            return np.array(plain._map(lambda weights: mean_divergence(weights, mean)), dtype=np.float32)
+
+        return plain._kept("divergence from the average", make)
+
+    @property
+    def _mean(self) -> Tensor:
+        """The mean of the heads' numbers, [query, key], over the tokens themselves."""
+        key = (self.trace.serial, self.site, self.layer, self.look.quantity, "mean")
+        return self.keep(key, lambda: mean_map(self._each()))
 
     def difference_view(self, after: LayerMaps, head: int) -> View:
         """One head's map of another run of the same tokens minus this one's."""
@@ -290,17 +375,21 @@ class LayerMaps:
         shown = {"quantity": QUANTITIES[self.look.quantity], "tokens_shown": self.frame.note or "every token"}
         return provenance(self.model, self.trace, site=self.site, layer=self.layer, heads=names, **shown)
 
-    def _subtitles(self, ring: str) -> list[str]:
+    def _subtitles(self, ring: str, values: ArrayLike | None = None) -> list[str]:
         keys = self.trace.site_tokens(self.site)[1]
-        measures = sentence_measures(square=self.site != "cross", special=True)
-        name = ring if ring in measures else "first"
-        measure = measures[name]
+        if values is None and ring not in sentence_measures(square=self.site != "cross", special=True):
+            ring = "first"
+        measure, special, causal = MEASURES[ring], special_mask(keys.special), self.trace.sites[self.site].causal
 
         def make() -> Tensor:
-            return measure.compute(self.trace.weights(self.layer, self.site), special=special_mask(keys.special))
+            def of_head(_: int, weights: Tensor) -> Tensor:
+                return measure.compute(weights[None], special=special, causal=causal)
 
-        values = self.keep((self.trace.serial, self.site, self.layer, "measure", name), make)
-        return [f"{measure.text(value)} {measure.name}" for value in values.tolist()]
+            return torch.cat(self.trace.map_heads(of_head, self.layer, self.site))
+
+        if values is None:
+            values = self.keep((self.trace.serial, self.site, self.layer, "measure", ring), make)
+        return [f"{measure.text(value)} {measure.name}" for value in np.asarray(values).tolist()]
 
     def _off(self) -> list[int]:
         heads = self.trace.interventions.heads

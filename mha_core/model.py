@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from mha_core.attention import Edit
 from mha_core.backend import SlotKey
 from mha_core.corpus import corpus_sentences
 from mha_core.devices import HOME, Placement
+from mha_core.edits import Edit
 from mha_core.interventions import HeadAblation, Intervention, Interventions
 from mha_core.mean_cache import means_file, read_means, write_means
 from mha_core.resolve import Resolved, replacement_values, resolve

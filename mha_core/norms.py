@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
+from mha_core.divergence import mean_map
 from mha_core.trace import Trace
 
 Progress = Callable[[int, int], None]
@@ -97,6 +98,6 @@ def _layers(trace: Trace, site: str | None, progress: Progress | None) -> Iterat
 
 def _mixed(trace: Trace, layer: int, site: str | None) -> Tensor:
     """0.5 A + 0.5 I of one layer, [query, key]."""
-    mean = trace.weights(layer, site).mean(dim=0).mul_(0.5)
+    mean = mean_map(trace.heads_weights(layer, site)).mul_(0.5)
     mean.diagonal().add_(0.5)
     return mean

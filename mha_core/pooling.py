@@ -95,6 +95,90 @@ class Displayed(Frame):
         return Frame(**{field.name: getattr(self, field.name) for field in fields(Frame)})
 
 
+class Selection:
+    """What the options leave of maps over these tokens, worked out once for all heads.
+
+    options: None leaves everything.
+
+    Raises:
+        DisplayError: the options leave no query or no key, or want a pair of sentences where there is one.
+    """
+
+    def __init__(self, queries: Tokens, keys: Tokens, options: MapOptions | None = None) -> None:
+        self.queries, self.keys, self.options = queries, keys, options or MapOptions()
+        self._rows, self._columns = _kept(queries, self.options, 0), _kept(keys, self.options, 1)
+        _require_something(self._rows, self._columns, self.options)
+        self._words = (_Words(queries, self._rows), _Words(keys, self._columns)) if self.options.words else None
+
+    def of(self, weights: ArrayLike) -> tuple[Floats, Floats, Floats]:
+        """What is left of maps [head, query, key], never renormalised: the maps themselves [head, row, column]; how
+        much of each row they show [head, row], and how much of it is hidden.
+
+        Raises:
+            ValueError: the array does not belong to these tokens.
+        """
+        array = np.asarray(weights)
+        if array.ndim != 3 or array.shape[1:] != (len(self.queries), len(self.keys)):
+            raise ValueError(
+                f"weights has shape {array.shape}; [head, query, key] with {len(self.queries)} queries and "
+                f"{len(self.keys)} keys is needed for these tokens."
+            )
+        mass = array.sum(axis=2)
+        if self._words is None:
+            part = _take(_take(array, self._rows, axis=1), self._columns, axis=2)
+            mass = mass[:, self._rows]
+        else:
+            part, mass = self._join(array, mass, *self._words)
+        shown = mass if part is array else part.sum(axis=2)
+        all_shown = len(self._columns) == len(self.keys)
+        return part, shown, np.zeros_like(shown) if all_shown else np.maximum(mass - shown, 0)
+
+    def frame(self, shown: Floats, hidden: Floats) -> Frame:
+        """What stands around the maps of all heads. shown, hidden: [head, row], as `of` gave them."""
+        sides = (self.queries, self._rows), (self.keys, self._columns)
+        if self._words is None:
+            starts = [positions for _, positions in sides]
+        else:
+            starts = [words.first for words in self._words]
+        names = [_names(side[0], start, self.options.words) for side, start in zip(sides, starts, strict=True)]
+        note = _note(self.options, hidden, shown + hidden)
+        return Frame(
+            names[0][0], names[1][0], names[0][1], names[1][1], tuple(starts[0].tolist()), tuple(starts[1].tolist()),
+            shown, hidden, note,
+        )  # fmt: skip
+
+    def _join(self, array: Floats, mass: Floats, rows: _Words, columns: _Words) -> tuple[Floats, Floats]:
+        """Pieces joined to words: the maps, and the rows' sums."""
+        counts = rows.lengths.astype(array.dtype)
+        part = np.empty((len(array), len(rows.first), len(columns.first)), dtype=array.dtype)
+        for head, whole in enumerate(array):  # one by one: each step would go through all of a long text's 150 MB
+            joined = rows.add_up(_take(whole, self._rows, axis=0), axis=0)
+            joined = columns.add_up(_take(joined, self._columns, axis=1), axis=1)
+            np.divide(joined, counts[:, None], out=part[head])
+        return part, rows.add_up(mass[:, self._rows], axis=1) / counts
+
+
+class _Words:
+    """The words that kept positions make up. first: where each begins, in the text. lengths: how many pieces it has."""
+
+    def __init__(self, tokens: Tokens, positions: NDArray[np.intp]) -> None:
+        words = np.array(tokens.word_ids)[positions]
+        self._starts = np.flatnonzero(np.diff(words, prepend=words[0] - 1))
+        self.first = positions[self._starts]
+        self.lengths = np.diff(np.append(self._starts, len(positions)))
+
+    def add_up(self, array: Floats, axis: int) -> Floats:
+        """Pieces along an axis added up to words."""
+        if len(self._starts) == array.shape[axis]:
+            return array
+        # Piece by piece over all words at once: words are short, and `np.add.reduceat` takes long over long texts.
+        words = np.take(array, self._starts, axis=axis)
+        for number in range(1, int(self.lengths.max())):
+            longer = np.flatnonzero(self.lengths > number)
+            words[(slice(None),) * axis + (longer,)] += np.take(array, self._starts[longer] + number, axis=axis)
+        return words
+
+
 def displayed(weights: ArrayLike, queries: Tokens, keys: Tokens, options: MapOptions | None = None) -> Displayed:
     """Maps [head, query, key] as the options want them shown.
 
@@ -107,28 +191,9 @@ def displayed(weights: ArrayLike, queries: Tokens, keys: Tokens, options: MapOpt
         DisplayError: the options leave no query or no key, or want a pair of sentences where there is one.
         ValueError: the array does not belong to these tokens.
     """
-    options = options or MapOptions()
-    array = np.asarray(weights)
-    if array.ndim != 3 or array.shape[1:] != (len(queries), len(keys)):
-        raise ValueError(
-            f"weights has shape {array.shape}; [head, query, key] with {len(queries)} queries and {len(keys)} keys is "
-            "needed for these tokens."
-        )
-    rows, columns = _kept(queries, options, 0), _kept(keys, options, 1)
-    _require_something(rows, columns, options)
-    row_mass = array.sum(axis=2)
-    if options.words:
-        part, mass, row_starts, column_starts = _words(array, row_mass, rows, columns, queries, keys)
-    else:
-        part = _take(_take(array, rows, axis=1), columns, axis=2)
-        mass, row_starts, column_starts = row_mass[:, rows], rows, columns
-    shown = mass if part is array else part.sum(axis=2)
-    hidden = np.maximum(mass - shown, 0) if len(columns) < len(keys) else np.zeros_like(shown)
-    names = [_names(tokens, starts, options.words) for tokens, starts in ((queries, row_starts), (keys, column_starts))]
-    return Displayed(
-        names[0][0], names[1][0], names[0][1], names[1][1], tuple(row_starts.tolist()), tuple(column_starts.tolist()),
-        shown, hidden, _note(options, hidden, mass), part,
-    )  # fmt: skip
+    selection = Selection(queries, keys, options)
+    part, shown, hidden = selection.of(weights)
+    return Displayed(**vars(selection.frame(shown, hidden)), weights=part)
 
 
 def _take(array: Floats, positions: NDArray[np.intp], axis: int) -> Floats:
@@ -139,21 +204,6 @@ def _take(array: Floats, positions: NDArray[np.intp], axis: int) -> Floats:
     if last - first + 1 == len(positions):
         return array[(slice(None),) * axis + (slice(first, last + 1),)]
     return np.take(array, positions, axis=axis)
-
-
-def _words(
-    array: Floats, row_mass: Floats, rows: NDArray[np.intp], columns: NDArray[np.intp], queries: Tokens, keys: Tokens
-) -> tuple[Floats, Floats, NDArray[np.intp], NDArray[np.intp]]:
-    """Pieces joined to words: the maps, the rows' sums, and the positions of the words' first pieces on both sides."""
-    row_starts, column_starts = _starts(rows, queries), _starts(columns, keys)
-    counts = np.diff(np.append(row_starts, len(rows))).astype(array.dtype)
-    part = np.empty((len(array), len(row_starts), len(column_starts)), dtype=array.dtype)
-    for head, whole in enumerate(array):  # one by one: all at once, each step would go through 150 MB of a long text
-        joined = _sum_words(_take(whole, rows, axis=0), rows, queries, axis=0)
-        joined = _sum_words(_take(joined, columns, axis=1), columns, keys, axis=1)
-        np.divide(joined, counts[:, None], out=part[head])
-    mass = _sum_words(row_mass[:, rows], rows, queries, axis=1) / counts
-    return part, mass, rows[row_starts], columns[column_starts]
 
 
 def _kept(tokens: Tokens, options: MapOptions, side: int) -> NDArray[np.intp]:
@@ -182,26 +232,6 @@ def _require_something(rows: NDArray[np.intp], columns: NDArray[np.intp], option
         f"Nothing is left to show{hiding.get(options.hide, '')}: the text has no other tokens there. Show everything, "
         "or type a longer text."
     )
-
-
-def _starts(positions: NDArray[np.intp], tokens: Tokens) -> NDArray[np.intp]:
-    """Where in `positions` each word begins."""
-    words = np.array(tokens.word_ids)[positions]
-    return np.flatnonzero(np.diff(words, prepend=words[0] - 1))
-
-
-def _sum_words(array: Floats, positions: NDArray[np.intp], tokens: Tokens, axis: int) -> Floats:
-    """Pieces along an axis added up to words."""
-    starts = _starts(positions, tokens)
-    if len(starts) == len(positions):
-        return array
-    # Piece by piece over all words at once: words are short, and `np.add.reduceat` takes long over long texts.
-    lengths = np.diff(np.append(starts, len(positions)))
-    words = np.take(array, starts, axis=axis)
-    for number in range(1, int(lengths.max())):
-        longer = np.flatnonzero(lengths > number)
-        words[(slice(None),) * axis + (longer,)] += np.take(array, starts[longer] + number, axis=axis)
-    return words
 
 
 def _names(

@@ -13,7 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from mha_core.attention import BlockKeys, Edit, ReplaceOutput, ScaleOutput, UniformWeights
+from mha_core.edits import BlockKeys, Edit, ReplaceOutput, ScaleOutput, UniformWeights
 from mha_core.interventions import AttentionKnockout, HeadAblation, InterventionError, Interventions
 from mha_core.tokens import Tokens
 from mha_core.trace import Site, Trace

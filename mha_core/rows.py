@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from mha_core.attention import NEG_INF, AttentionInputs
+from mha_core.attention import AttentionInputs
+from mha_core.masking import NEG_INF
 from mha_core.trace import Trace
 
 
@@ -17,23 +19,18 @@ def rows_of(inputs: AttentionInputs, queries: Sequence[int] | Tensor, head: int 
     Causality becomes part of the mask, since row r of the result is position `queries[r]`. Edits are left out.
     """
     places = torch.as_tensor(queries, dtype=torch.long)
-    n_heads, n_keys = inputs.query.shape[1], inputs.key.shape[2]
-    mask = _part(inputs.mask, places, head)
+    inputs = inputs if head is None else inputs.of_head(head)
+    n_keys = inputs.key.shape[2]
+    mask = _part(inputs.mask, places)
     if inputs.causal:
         open_keys = (torch.arange(n_keys) <= places[:, None])[None, None]
         if mask is None:
             mask = open_keys
         else:
             mask = mask & open_keys if mask.dtype == torch.bool else mask.masked_fill(~open_keys, NEG_INF)
-    query, key, value, sinks = inputs.query[:, :, places], inputs.key, inputs.value, inputs.sinks
-    if head is not None:
-        shared = head // (n_heads // key.shape[1])
-        query, key, value = query[:, head : head + 1], key[:, shared : shared + 1], value[:, shared : shared + 1]
-        sinks = None if sinks is None else sinks.reshape(-1)[head : head + 1]
-    return AttentionInputs(
-        query, key, value, mask=mask, bias=_part(inputs.bias, places, head), scale=inputs.scale,
-        softcap=inputs.softcap, sinks=sinks,
-    )  # fmt: skip
+    return replace(
+        inputs, query=inputs.query[:, :, places], mask=mask, causal=False, bias=_part(inputs.bias, places), edits=()
+    )
 
 
 def weights_of_rows(trace: Trace, layer: int, queries: Sequence[int] | Tensor, site: str | None = None) -> Tensor:
@@ -46,10 +43,9 @@ def weights_of_rows(trace: Trace, layer: int, queries: Sequence[int] | Tensor, s
         return rows_of(inputs, places).attend().weights[0]
 
 
-def _part(term: Tensor | None, places: Tensor, head: int | None) -> Tensor | None:
-    """The rows, and the head, of a mask or bias that broadcasts to [batch, head, query, key]."""
+def _part(term: Tensor | None, places: Tensor) -> Tensor | None:
+    """The rows of a mask or bias that broadcasts to [batch, head, query, key]."""
     if term is None:
         return None
     term = term.reshape((1,) * (4 - term.ndim) + tuple(term.shape))
-    term = term if term.shape[2] == 1 else term[:, :, places]
-    return term if head is None or term.shape[1] == 1 else term[:, head : head + 1]
+    return term if term.shape[2] == 1 else term[:, :, places]

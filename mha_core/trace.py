@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -18,6 +19,7 @@ from mha_core.devices import at_home
 from mha_core.interventions import Interventions
 from mha_core.tokens import Tokens
 
+T = TypeVar("T")
 _SERIALS = itertools.count()
 
 
@@ -110,6 +112,41 @@ class Trace:
     def weights(self, layer: int, site: str | None = None) -> Tensor:
         """Attention weights of every head of a layer, [head, query, key], as this run used them."""
         return at_home(self._weighed(layer, site).weights[0])
+
+    def head_weights(self, layer: int, head: int, site: str | None = None) -> Tensor:
+        """Attention weights of one head, [query, key]: `weights(layer, site)[head]`; of a long text without the other
+        heads.
+        """
+        record = self._records[self._slot(layer, site)]
+        if not record.is_large or self.holds_weights(layer, site):
+            return self.weights(layer, site)[head]
+        with torch.inference_mode():
+            return at_home(record.of_head(head).weigh().weights[0, 0])
+
+    def heads_weights(self, layer: int, site: str | None = None) -> Iterator[Tensor]:
+        """Attention weights of each head of a layer in turn, [query, key].
+
+        Of a long text they stand in the same memory one after the other: what is to last must be copied before the
+        next.
+        """
+        record = self._records[self._slot(layer, site)]
+        if not record.is_large or self.holds_weights(layer, site):
+            yield from self.weights(layer, site)
+            return
+        heads = record.weigh_heads()
+        for _ in range(record.query.shape[1]):
+            with torch.inference_mode():  # not around the `yield`, where it would hold for whoever asks
+                weights = next(heads)
+            yield at_home(weights[0])
+
+    def map_heads(self, function: Callable[[int, Tensor], T], layer: int, site: str | None = None) -> list[T]:
+        """function(head, weights [query, key]) of every head of a layer; of a long text several heads at a time, and in
+        memory that is used again after the call: what is to last must be copied in it.
+        """
+        record = self._records[self._slot(layer, site)]
+        if not record.is_large or self.holds_weights(layer, site):
+            return [function(head, weights) for head, weights in enumerate(self.weights(layer, site))]
+        return record.map_heads(lambda head, weights: function(head, at_home(weights[0])))
 
     def holds_weights(self, layer: int, site: str | None = None) -> bool:
         """Whether these are the weights that were asked for last, and need not be made again."""

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from mha_core.attention import Edit, ReplaceOutput, ScaleOutput
 from mha_core.backend import Call, SlotKey
 from mha_core.blocks import WAVEFRONT, CleanBlocks, Wavefront
+from mha_core.edits import Edit, ReplaceOutput, ScaleOutput
 from mha_core.interventions import HeadAblation, HeadRef, InterventionError
 from mha_core.model import Model
 from mha_core.outcomes import Outcome, outcome_of

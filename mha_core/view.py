@@ -19,10 +19,10 @@ Streamlit and no model. Kinds that the browser's components draw (`overview` and
 `matrix`: one head's map, large and exact (`assets/matrix.js`).
     arrays: `map` [query, key] float32 or uint16 (see `scale_to`, `to_uint16`); NaN leaves a cell blank.
     meta: `query_labels`, `key_labels`, `query_hovers`, `key_hovers`, `query_positions` and `key_positions` (what to
-    call the rows and columns, where some positions were left out; default 0, 1, ...), `cell` [query, key] that is
-    chosen, `causal`, `off`, `diverging` (differences: the range is made symmetric around 0 and has two colours),
-    `scale_to` (what uint16 stands for: [low, high], or high with a low of 0; default: `range`), `query_axis` and
-    `key_axis` (the axes' names).
+    call the rows and columns, where some positions were left out; default 0, 1, ...), `mark` (the name under which
+    `assets/mark.js` says which cell is chosen), `causal`, `off`, `diverging` (differences: the range is made symmetric
+    around 0 and has two colours), `scale_to` (what uint16 stands for: [low, high], or high with a low of 0; default:
+    `range`), `query_axis` and `key_axis` (the axes' names).
 
 `text`: where every head of a layer looks from one token, in the text itself (`assets/text.js`).
     arrays: `maps` [head, query, key] float32; or, for long texts, `top_values` float32 and `top_keys` int32
@@ -56,14 +56,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-_DTYPES: dict[str, np.dtype[Any]] = {
-    "uint8": np.dtype("<u1"),
-    "uint16": np.dtype("<u2"),
-    "int32": np.dtype("<i4"),
-    "float32": np.dtype("<f4"),
-}
-_LONG = 512  # positions from which half a causal map is worth leaving out
-_ALIGN = 4  # a browser's Float32Array must start at a multiple of four bytes
+from mha_core.packing import ALIGN, decode, encode
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,10 +86,9 @@ class View:
         """The record as one bytes object.
 
         Layout: header length (4 bytes, little-endian, unsigned, padding included), the header (UTF-8 JSON:
-        `kind`, `meta`, `provenance`, `arrays`: [{name, dtype, shape, offset}]) padded with spaces to 4 bytes,
-        then the arrays, C order, little-endian, each starting at a multiple of 4 bytes. Offsets count from
-        the end of the header. Of a long causal map, which has zeros above its diagonal, the rest alone travels, row by
-        row; `lower` is true in its entry then.
+        `kind`, `meta`, `provenance`, `arrays`: [{name, dtype, shape, offset, ...}]) padded with spaces to 4 bytes,
+        then the arrays, each starting at a multiple of 4 bytes, as `mha_core.packing` writes them. Offsets count from
+        the end of the header.
 
         Raises
         ------
@@ -109,14 +101,8 @@ class View:
         payload: list[bytes] = []
         offset = 0
         for name, array in self.arrays.items():
-            narrowed = _narrow(name, np.asarray(array))
-            entry = {"name": name, "dtype": narrowed.dtype.name, "shape": list(narrowed.shape), "offset": offset}
-            if self.meta.get("causal") and _is_long_triangle(narrowed):
-                entry["lower"] = True
-                narrowed = np.concatenate([row[: number + 1] for number, row in enumerate(narrowed)])
-            data = narrowed.tobytes(order="C")
-            entries.append(entry)
-            data += b"\0" * (-len(data) % _ALIGN)
+            entry, data = encode(name, np.asarray(array), causal=bool(self.meta.get("causal")))
+            entries.append({"name": name, **entry, "offset": offset})
             payload.append(data)
             offset += len(data)
         # ensure_ascii (the default) also carries lone surrogates, which UTF-8 alone cannot
@@ -130,7 +116,7 @@ class View:
             allow_nan=False,
             separators=(",", ":"),
         ).encode("utf-8")
-        header += b" " * (-len(header) % _ALIGN)
+        header += b" " * (-len(header) % ALIGN)
         return b"".join([struct.pack("<I", len(header)), header, *payload])
 
     @classmethod
@@ -155,50 +141,8 @@ class View:
             raise ValueError(f"These bytes have no readable view header: {error}.") from error
         arrays: dict[str, NDArray[Any]] = {}
         for entry in entries:
-            dtype = _DTYPES.get(entry["dtype"])
-            if dtype is None:
-                raise ValueError(f"A view's arrays are {', '.join(_DTYPES)}; {entry['dtype']!r} was found.")
-            shape = tuple(entry["shape"])
-            count = int(np.prod(shape, dtype=np.int64))
-            if entry.get("lower"):
-                count = shape[0] * (shape[0] + 1) // 2
-            start = 4 + length + entry["offset"]
-            if start + count * dtype.itemsize > len(data):
-                raise ValueError(f"Array {entry['name']!r} of shape {shape} reaches beyond the packed data.")
-            values = np.frombuffer(data, dtype, count, start)
-            arrays[entry["name"]] = _whole(values, shape[0]) if entry.get("lower") else values.reshape(shape)
+            arrays[entry["name"]] = decode(entry, data, 4 + length + entry["offset"])
         return cls(kind, arrays, meta, provenance)
-
-
-def _is_long_triangle(array: NDArray[Any]) -> bool:
-    """Whether it is a large square with nothing above the diagonal."""
-    if array.ndim != 2 or array.shape[0] != array.shape[1] or len(array) < _LONG:
-        return False
-    return not any(row[number + 1 :].any() for number, row in enumerate(array))
-
-
-def _whole(values: NDArray[Any], size: int) -> NDArray[Any]:
-    """The square whose rows up to the diagonal are `values`."""
-    square = np.zeros((size, size), dtype=values.dtype)
-    square[np.tri(size, dtype=bool)] = values
-    return square
-
-
-def _narrow(name: str, array: NDArray[Any]) -> NDArray[Any]:
-    """The array as one of the four types that travel."""
-    kind = array.dtype.kind
-    if array.dtype == np.uint8 or kind == "b":
-        return array.astype(_DTYPES["uint8"], copy=False)
-    if array.dtype == np.uint16:
-        return array.astype(_DTYPES["uint16"], copy=False)
-    if kind == "f":
-        return array.astype(_DTYPES["float32"], copy=False)
-    if kind in "iu":
-        limits = np.iinfo(np.int32)
-        if array.size and (int(array.min()) < limits.min or int(array.max()) > limits.max):
-            raise ValueError(f"Array {name!r} holds integers beyond 32 bits; scale it or send floats.")
-        return array.astype(_DTYPES["int32"], copy=False)
-    raise TypeError(f"Array {name!r} is of type {array.dtype}; a view carries booleans, integers and reals.")
 
 
 def max_pool(weights: ArrayLike, size: int) -> tuple[NDArray[Any], tuple[int, int]]:

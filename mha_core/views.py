@@ -157,7 +157,7 @@ def head_measures(
 
 def top_keys(trace: Trace, site: str, layer: int, head: int, count: int = 3) -> list[dict[str, Any]]:
     """The map of one head as a table: per query its strongest keys and what of its attention they make up."""
-    weights = trace.weights(layer, site)[head]
+    weights = trace.head_weights(layer, head, site)
     queries, keys = trace.site_tokens(site)
     best = weights.topk(min(count, weights.shape[-1]), dim=-1)
     rows = []

@@ -10,8 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mha_core.attention import AttentionInputs, BlockKeys, Edit, ReplaceOutput, ScaleOutput, UniformWeights
+from mha_core.attention import AttentionInputs
 from mha_core.attention import attention_scores as scores_of
+from mha_core.edits import BlockKeys, Edit, ReplaceOutput, ScaleOutput, UniformWeights
 from mha_core.interventions import HeadRef
 from mha_core.rows import rows_of
 from mha_core.trace import Trace
@@ -81,9 +82,11 @@ class WeightExplanation:
 
 
 def explain_weight(
-    trace: Trace, layer: int, head: int, query: int, key: int, site: str | None = None
+    trace: Trace, layer: int, head: int, query: int, key: int | None = None, site: str | None = None
 ) -> WeightExplanation:
     """Take one weight apart. Its numbers are those of `trace.weights(layer, site)[head, query, key]`.
+
+    key: None means the one with the largest weight.
 
     Raises:
         ValueError: there is no such layer, head or position; the sentence says what there is.
@@ -91,9 +94,11 @@ def explain_weight(
     site = trace.main_site if site is None else site
     inputs = trace.inputs(layer, site)
     n_heads, n_queries, n_keys = inputs.query.shape[1], inputs.query.shape[2], inputs.key.shape[2]
-    for name, number, size in (("head", head, n_heads), ("query", query, n_queries), ("key", key, n_keys)):
+    for name, number, size in (("head", head, n_heads), ("query", query, n_queries), ("key", key or 0, n_keys)):
         if not 0 <= number < size:
             raise ValueError(f"{name} is {number}; there are {size} here, numbered 0 to {size - 1}.")
+    weights = trace.head_weights(layer, head, site)[query]
+    key = int(weights.argmax()) if key is None else key
     row = rows_of(inputs, [query], head)
     with torch.inference_mode():
         q, k, value = row.query[0, 0, 0], row.key[0, 0, key], row.value[0, 0, key]
@@ -109,7 +114,6 @@ def explain_weight(
             row.query, row.key, mask=row.mask, bias=row.bias, scale=scale, softcap=row.softcap
         )[0, 0, 0]  # fmt: skip
         softmax = row.attend().weights[0, 0, 0]
-        weights = trace.weights(layer, site)[head, query]
         moved, contribution = _moved(trace, layer, site, head, row.value[0, 0], weights)
     output_norm = float(contribution.norm())
     norms = moved.norm(dim=-1)

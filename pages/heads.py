@@ -33,6 +33,6 @@ with whole:
 with focus:
     head_cards.focus_card(maps, state.head)
     head_cards.why_card(maps, state.head)
-head_cards.layer_card(maps, state.head, state.ring)
+head_cards.layer_card(maps, state.head)
 if site != "cross":
     head_cards.rollout_card(model, trace, site)

@@ -256,12 +256,8 @@ def _difference(first: DrawnPanel, second: DrawnPanel, pairs: Alignment, key_pai
     key = (*both, first.maps.look.quantity, "difference")
 
     def make() -> AlignedDifference:
-        # Of a long text's layers only the last is at hand; begin with it, and only the other one is made again.
-        if second.maps.trace.holds_weights(second.maps.layer, second.maps.site):
-            other = second.maps.numbers_of(second.head)
-            return aligned_difference(first.maps.numbers_of(first.head), other, pairs, key_pairs)
-        one = first.maps.numbers_of(first.head)
-        return aligned_difference(one, second.maps.numbers_of(second.head), pairs, key_pairs)
+        one, other = (item.maps.numbers_of(item.head) for item in (first, second))
+        return aligned_difference(one, other, pairs, key_pairs)
 
     return store().drawn(key, make)
 

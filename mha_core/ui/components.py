@@ -117,6 +117,7 @@ def matrix(
     *,
     key: str,
     on_cell: Callable[[int, int], None] | None = None,
+    cell: tuple[int, int] | None = None,
     height: Height = "content",
 ) -> tuple[int, int] | None:
     """One head's map, large and exact, to zoom, pan and walk through; a click (or Enter) chooses a cell.
@@ -130,6 +131,8 @@ def matrix(
     on_cell:
         Called with (query, key), indices into the map, before the page runs again. Without it a click tells the server
         nothing.
+    cell:
+        (query, key) of the chosen cell, where `on_cell` listens; it travels apart from the map.
     height:
         `"content"`, `"stretch"` or pixels (more content then scrolls).
 
@@ -152,10 +155,14 @@ def matrix(
         return None if query is None or key_ is None else (query, key_)
 
     def handle() -> None:
-        cell = chosen(st.session_state.get(key))
-        if cell is not None and on_cell is not None:
-            on_cell(*cell)
+        place = chosen(st.session_state.get(key))
+        if place is not None and on_cell is not None:
+            on_cell(*place)
 
+    if on_cell:
+        view = replace(view, meta={**view.meta, "mark": key})
+        with st.container(key=f"unseen_{key}"):
+            _component("mark")(key=f"{key}_mark", data={"name": key, "cell": None if cell is None else list(cell)})
     data = _packed(view, listens=["cell"] if on_cell else [])
     return chosen(_component("matrix")(key=key, data=data, height=height, on_cell_change=handle))
 

@@ -11,12 +11,12 @@ import streamlit as st
 from plotly.subplots import make_subplots
 from streamlit.delta_generator import DeltaGenerator
 
-from mha_core.divergence import mean_divergence
 from mha_core.maps import LayerMaps
 from mha_core.metrics import MEASURES
 from mha_core.model import Model
 from mha_core.norms import rollout
 from mha_core.palette import ACCENT, SELECTED
+from mha_core.tokens import Tokens
 from mha_core.trace import Trace
 from mha_core.ui import components
 from mha_core.ui.exports import export_menu
@@ -49,13 +49,12 @@ def overview_card(model: Model, trace: Trace, site: str) -> None:
             menu = st.container(width="content")
         st.caption("Thumbnails, not averages: layers down from L0, heads across from H0. Click one, or use the arrows.")
         overview = overview_of(model, trace, site)
+        ring, values = _ring(model, trace, site)
         names = ring_names(model, overview, site)
-        ring = state.ring if state.ring in names else "first"
         st.pills(
             "Ring and sort by", names, format_func=lambda name: MEASURES[name].name, required=True,
             **bind("ring", to_widget=ring),
         )  # fmt: skip
-        values = ring_values(model, overview, site, ring)
         place = {"layer": state.layer, "head": state.head}
         view = overview_view(overview, model, trace, site=site, ring=ring, values=values, **place)
         components.overview(view, key="overview", on_select=_choose)
@@ -70,6 +69,14 @@ def overview_card(model: Model, trace: Trace, site: str) -> None:
                 )  # fmt: skip
         with menu:
             export_menu(view, f"all-heads-{ring}", "overview")
+
+
+def _ring(model: Model, trace: Trace, site: str) -> tuple[str, np.ndarray]:
+    """The measure that rings the heads, and its values [layer, head]."""
+    overview = overview_of(model, trace, site)
+    chosen = current().ring
+    ring = chosen if chosen in ring_names(model, overview, site) else "first"
+    return ring, ring_values(model, overview, site, ring)
 
 
 def _choose(layer: int, head: int) -> None:
@@ -152,8 +159,10 @@ def _draw_focus(maps: LayerMaps, head: int, query: int) -> View:
         components.lines(view, key="lines", on_select=lambda chosen: update(head=chosen))
     else:
         st.caption("Rows (queries) look at columns (keys). Point at a cell for its value; click one to see why.")
-        view = maps.matrix_view(head, _cell(maps))
-        components.matrix(view, key="matrix", on_cell=lambda row, column: _choose_cell(maps, row, column))
+        view = maps.matrix_view(head)
+        components.matrix(
+            view, key="matrix", cell=_cell(maps), on_cell=lambda row, column: _choose_cell(maps, row, column)
+        )  # fmt: skip
     return view
 
 
@@ -181,15 +190,13 @@ def why_card(maps: LayerMaps, head: int) -> None:
         st.subheader("Why this weight", anchor=False)
         from_side, to_side = st.columns(2)
         with from_side:
-            query = min(state.query, len(queries) - 1) if state.query >= 0 else len(queries) - 1
-            st.selectbox("From token (query)", range(len(queries)), format_func=lambda i: whole_words(queries, i),
-                         **bind("query", convert=_position, to_widget=query))  # fmt: skip
-        best = int(maps.trace.weights(maps.layer, maps.site)[head, query].argmax())
-        key = state.key if 0 <= state.key < len(keys) else best
+            _choose_token("From token (query)", "query", queries, "the last token")
         with to_side:
-            st.selectbox("To token (key)", range(len(keys)), format_func=lambda i: whole_words(keys, i),
-                         **bind("key", convert=_position, to_widget=key))  # fmt: skip
+            _choose_token("To token (key)", "key", keys, "where it looks most")
+        query = state.query if 0 <= state.query < len(queries) else len(queries) - 1
+        key = state.key if 0 <= state.key < len(keys) else None
         why = explain_weight(maps.trace, maps.layer, head, query, key, maps.site)
+        st.text(f"{whole_words(queries, why.query)} → {whole_words(keys, why.key)}")
         st.text(_why_line(why))
         dimensions = st.expander(
             "Dimension by dimension", expanded=state.key >= 0, key=_DIMENSIONS, on_change="rerun"
@@ -202,8 +209,21 @@ def why_card(maps: LayerMaps, head: int) -> None:
             st.switch_page("pages/lesson.py")
 
 
+def _choose_token(label: str, field: str, tokens: Tokens, without: str) -> None:
+    """A list of a text's tokens, and first what is taken when none of them is chosen.
+
+    That has a place of its own, which is the same for every text. As the token it happens to be it would be another
+    with each letter typed, and a browser that sends what it had before would seem to choose it.
+    """
+    chosen = getattr(current(), field)
+    st.selectbox(
+        label, range(-1, len(tokens)), format_func=lambda i: whole_words(tokens, i) if i >= 0 else without,
+        **bind(field, convert=_position, to_widget=chosen if chosen < len(tokens) else -1),
+    )  # fmt: skip
+
+
 def _position(value: object) -> int:
-    """A token that was chosen. A browser may still send one as it was listed for another text: then the last."""
+    """A token that was chosen. A browser may still send one as it was listed for another text: then none."""
     return value if isinstance(value, int) else -1
 
 
@@ -255,8 +275,10 @@ def _bars(parts: Mapping[str, np.ndarray]) -> go.Figure:
     return figure
 
 
-def layer_card(maps: LayerMaps, head: int, ring: str) -> None:
+def layer_card(maps: LayerMaps, head: int) -> None:
     """All heads of the layer side by side, and what averaging them would hide."""
+    ring, measured = _ring(maps.model, maps.trace, maps.site)
+    values = measured[maps.layer]
     shape = maps.trace.sites[maps.site]
     with st.container(border=True, key="layer_card"):
         title, choice, menu = st.columns([4, 4, 1], vertical_alignment="center")
@@ -264,10 +286,10 @@ def layer_card(maps: LayerMaps, head: int, ring: str) -> None:
         if shape.n_layers > 1:
             with choice:
                 st.slider("Layer", 0, shape.n_layers - 1, label_visibility="collapsed", **bind("layer"))
-        view = maps.grid_view(head, ring)
+        view = maps.grid_view(head, ring, values)
         components.layer_maps(view, key="layer", on_select=lambda chosen: update(head=chosen, key=-1))
         with menu:
-            export_menu(view, f"layer-{maps.layer}", "layer")
+            export_menu(partial(maps.grid_view, head, ring, values, exact=True), f"layer-{maps.layer}", "layer")
         with st.expander("What averaging hides", key="averaging", on_change="rerun") as opened:
             if opened.open:
                 _averaging(maps)
@@ -275,11 +297,7 @@ def layer_card(maps: LayerMaps, head: int, ring: str) -> None:
 
 def _averaging(maps: LayerMaps) -> None:
     """The layer's mean beside its heads' distance from it. The only place with a mean over heads."""
-    tokens = maps.trace.site_tokens(maps.site)
-    made_of = (maps.model.name, *(side.ids for side in tokens), maps.trace.interventions, maps.site, maps.layer)
-    divergence = store().small(
-        ("averaging", made_of), lambda: np.asarray(mean_divergence(maps.trace.weights(maps.layer, maps.site)))
-    )
+    divergence = maps.divergence_from_average()
     st.caption(
         "The average of the layer's heads is a map that no head has. Beside it, how far each head is from it: the "
         "Jensen–Shannon divergence of its rows from the average's, in nats (0: equal; ln 2 = 0.693: nothing shared)."

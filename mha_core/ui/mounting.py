@@ -11,13 +11,20 @@ import streamlit as st
 from mha_core.paths import asset
 from mha_core.standalone import DRAWING, sources
 
+BARE = ("mark",)
+"""The components that draw nothing."""
+
 
 @cache
 def component(name: str) -> Callable[..., Any]:
     """The mounting command of one component, declared once a process (again would log a warning)."""
-    css, js = sources(name) if name in DRAWING else (_text(f"{name}.css"), _text(f"{name}.js"))
+    css, js = sources(name) if name in DRAWING else _own(name)
     renderer: Callable[..., Any] = st.components.v2.component(f"headscope_{name}", css=css, js=js)
     return renderer
+
+
+def _own(name: str) -> tuple[str | None, str]:
+    return None if name in BARE else _text(f"{name}.css"), _text(f"{name}.js")
 
 
 def _text(name: str) -> str:

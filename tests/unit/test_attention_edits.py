@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from mha_core.attention import AttentionInputs, BlockKeys, Edit, ReplaceOutput, ScaleOutput, UniformWeights
+from mha_core.attention import AttentionInputs
+from mha_core.edits import BlockKeys, Edit, ReplaceOutput, ScaleOutput, UniformWeights
 
 BATCH, HEADS, LENGTH, D_HEAD = 3, 4, 5, 8
 ALL_OTHERS = [0, 2, 3]

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from mha_core import HeadAblation, HeadRef, InterventionError, Model, load_model
-from mha_core.attention import ReplaceOutput
+from mha_core.edits import ReplaceOutput
 from mha_core.metrics import kl_divergence
 from mha_core.pairs import pair_effects, random_direction_control, random_heads_control
 from tests.tiny import tiny_model_dir

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from mha_core import AttentionKnockout, HeadAblation, HeadRef, Interventions, Model, Trace, load_model
+from mha_core import AttentionKnockout, HeadAblation, HeadRef, Interventions, Model, Trace, attention, load_model
 from tests.tiny import tiny_model_dir
 
 TEXT = "The animal crossed the road because it was frightened."
@@ -60,6 +60,38 @@ def test_maps_and_outputs_are_those_of_one_attention_in_whatever_order(
         looks = [(trace.weights, whole.weights), (trace.head_outputs, whole.head_outputs)]
         for look, expected in looks if weights_first else reversed(looks):
             assert torch.equal(look(layer, site), expected[0])
+
+
+@pytest.mark.parametrize("family", [*TINY, "own"])
+@pytest.mark.parametrize("planned", [False, True])
+def test_a_long_texts_heads_are_made_one_by_one_and_are_those_of_the_layer(
+    planned: bool, family: str, tiny: Callable[[str], Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every text is taken for a long one here."""
+    model = tiny(family)
+    site = model.run(TEXT).main_site
+    head = HeadRef(0, 1, site=site)
+    edits = [HeadAblation([head], "uniform", positions=[1]), AttentionKnockout([1], [2], layers=[0], site=site)]
+    plan = Interventions(edits if planned else [])
+    expected = model.run(TEXT, plan)
+    monkeypatch.setattr(attention, "_LARGE", 4)
+    trace = model.run(TEXT, plan)
+    for layer, site in slots(trace):
+        weights = expected.weights(layer, site)
+        heads = [head.clone() for head in trace.heads_weights(layer, site)]
+        assert torch.equal(torch.stack(heads), weights)
+        assert not trace.holds_weights(layer, site)
+        assert torch.equal(torch.stack(trace.map_heads(lambda _, weights: weights.clone(), layer, site)), weights)
+        assert trace.map_heads(lambda head, _: head, layer, site) == list(range(len(weights)))
+        for number in range(len(weights)):
+            assert torch.equal(trace.head_weights(layer, number, site), weights[number])
+
+
+def test_whoever_walks_through_heads_is_not_put_into_inference_mode(
+    llama: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention, "_LARGE", 4)
+    assert [torch.is_inference_mode_enabled() for _ in llama.run(TEXT).heads_weights(0)] == [False] * 4
 
 
 def test_a_trace_says_which_weights_are_at_hand(llama: Model) -> None:

@@ -209,6 +209,7 @@ def test_a_long_causal_map_travels_without_the_future_and_arrives_whole(dtype: t
     steps: np.ndarray = causal_map(600).astype(dtype)
     sent = View("matrix", {"map": steps, "more": np.arange(3)}, {"causal": True}).pack()
     assert len(sent) < 0.51 * steps.nbytes
+    assert b'"lower":true' in sent
     found = View.unpack(sent)
     np.testing.assert_array_equal(found.arrays["map"], steps)
     assert found.arrays["map"].dtype == dtype
@@ -224,5 +225,42 @@ def test_any_other_map_travels_cell_by_cell(spoilt: str) -> None:
     if spoilt == "a cell of the future":
         array[17, 18] = 1
     sent = View("matrix", {"map": array}, meta).pack()
-    assert len(sent) > array.nbytes
+    assert b'"lower"' not in sent
     np.testing.assert_array_equal(View.unpack(sent).arrays["map"], array)
+
+
+# ---------------------------------------------------------------- long maps of small weights
+
+
+def small_weights(size: int) -> np.ndarray:
+    rng = np.random.default_rng(6)
+    return to_uint16(rng.random((size, size), dtype=np.float32) ** 40)
+
+
+@pytest.mark.parametrize("shape", ["square", "causal", "three heads"])
+def test_small_weights_travel_in_a_byte_each_and_arrive_as_they_were(shape: str) -> None:
+    steps = small_weights(512)
+    steps[3, :3] = 254, 255, 256
+    array = {"square": steps, "causal": np.tril(steps), "three heads": np.stack([steps, steps.T, steps[::-1]])}[shape]
+    sent = View("layer", {"before": np.arange(3), "map": array, "after": np.arange(5)}, {"causal": True}).pack()
+    assert len(sent) < (0.4 if shape == "causal" else 0.75) * array.nbytes
+    found = View.unpack(sent).arrays
+    np.testing.assert_array_equal(found["map"], array)
+    assert found["map"].dtype == np.uint16
+    np.testing.assert_array_equal(found["after"], np.arange(5))
+
+
+def test_large_weights_stay_in_two_bytes() -> None:
+    steps = np.full((600, 600), 255, np.uint16)
+    sent = View("matrix", {"map": steps}).pack()
+    assert b'"small"' not in sent
+    np.testing.assert_array_equal(View.unpack(sent).arrays["map"], steps)
+
+
+def test_a_spoilt_long_map_is_refused_in_a_sentence() -> None:
+    sent = View("matrix", {"map": small_weights(512)}).pack()
+    with pytest.raises(ValueError, match="beyond the packed data"):
+        View.unpack(sent[:-400])
+    (length,) = struct.unpack_from("<I", sent)
+    with pytest.raises(ValueError, match="promises"):
+        View.unpack(sent[: 4 + length] + b"\0" + sent[5 + length :].replace(b"\xff", b"\x00", 1))

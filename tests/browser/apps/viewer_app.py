@@ -70,13 +70,14 @@ if kind == "matrix":
     if "u16" in ask:
         meta["scale_to"] = [-1, 1] if "diverging" in ask else [0, 1]
         array = to_uint16(array, tuple(meta["scale_to"]))
-    meta |= {"cell": state.cell, "id": "matrix"}
+    meta |= {"id": "matrix"}
     if "pair" in ask:  # what is pointed at in one is marked in the other
         meta["group"] = "pair"
     components.matrix(
         View("matrix", {"map": array}, meta, {**provenance, "head": "L4H3"}),
         key="matrix",
         on_cell=None if "silent" in ask else pick,
+        cell=state.cell,
     )
     if "pair" in ask:
         components.matrix(View("matrix", {"map": array[::-1]}, {**meta, "id": "second"}), key="second")
