@@ -384,6 +384,8 @@ class Matrix {
   /** Crosshair, chosen cell, cursor, what of the map is shown: on their own canvas, so that they cost no repaint. */
   overlay() {
     if (!this.meta) return;
+    if (this.chosen) this.box.dataset.chosen = this.chosen.join(" ");
+    else delete this.box.dataset.chosen;
     const { look, left, top, mapWidth, mapHeight } = this;
     const context = canvasOf(this.over, this.width, this.height, look.ratio);
     const pen = new CanvasPen(context, look, look.ratio);

@@ -15,7 +15,7 @@ from mha_core.catalogue import ModelError
 from mha_core.cli import evaluate, prune, sweep
 from mha_core.cli.terminal import INTERRUPTED, WRONG_USE, require_folder
 from mha_core.interventions import InterventionError
-from mha_core.ray_engine import EngineError
+from mha_core.ray_cluster import EngineError
 from mha_core.tasks import TaskError
 from mha_core.tokens import InputError
 

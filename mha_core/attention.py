@@ -23,6 +23,7 @@ from mha_core.edits import BlockKeys, Edit, UniformWeights, block_keys, edit_out
 from mha_core.masking import NEG_INF, as_4d, causal_mask
 
 T = TypeVar("T")
+Look = Callable[[int, Tensor], None]
 _LARGE = 1 << 22  # scores from which a second array of their size is worth avoiding: 17 MB
 
 
@@ -94,6 +95,33 @@ class AttentionInputs:
             sinks=None if self.sinks is None else self.sinks.reshape(-1)[head : head + 1],
             edits=tuple(edit for edit in edits if edit is not None),
         )  # fmt: skip
+
+    def outputs(self, look: Look | None = None) -> tuple[Tensor, tuple[int, ...]]:
+        """What a run needs of `attend`: z [batch, head, query, d_head], and how many cells each `BlockKeys` has closed.
+
+        Of a long text a layer's weights are made head by head, several at a time, and never held together.
+
+        look: called with the number of a head and the weights [batch, head, query, key] of it and of those after it:
+            all heads at once, or one of a long text, then from several threads and in memory that is used again.
+        """
+        by_weights = any(isinstance(edit, UniformWeights | BlockKeys) for edit in self.edits)
+        if not self.is_large or by_weights or torch.is_grad_enabled() or self.query.device.type != "cpu":
+            out = self.attend()
+            if look is not None:
+                look(0, out.weights)
+            return out.head_outputs, out.n_blocked
+        batch, n_heads, n_queries, _ = self.query.shape
+        group = n_heads // self.key.shape[1]
+        head_outputs = self.query.new_empty(batch, n_heads, n_queries, self.value.shape[-1])
+
+        def one(head: int, weights: Tensor) -> None:
+            with torch.inference_mode():
+                head_outputs[:, head] = weights @ self.value[:, head // group]
+            if look is not None:
+                look(head, weights[:, None])
+
+        self.map_heads(one)
+        return edit_outputs(head_outputs, self.edits), ()
 
     def weigh_heads(self) -> Iterator[Tensor]:
         """Each head's weights in turn, [batch, query, key]: bit by bit those of `weigh`, in little memory.

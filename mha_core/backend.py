@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface, eager_mask
 
-from mha_core.attention import AttentionInputs, AttentionOutput
+from mha_core.attention import AttentionInputs
 from mha_core.edits import Edit
 
 ATTENTION_NAME = "headscope"
@@ -57,7 +58,7 @@ class Call:
     record: keep each call's arguments for the trace.
     kernel: "own" runs `attend`; "library" runs the library's own attention on the same model (the proof line).
     on_attention: called before each attention with the number of those done; what it raises ends the run.
-    observe: called after each attention with its slot and weights [batch, head, query, key].
+    observe: called in each attention with its slot, then as `AttentionInputs.outputs` calls `look`.
     head_input: in a replay, the final hidden states to put under the model's output head instead of running it.
     next_logits: the model's output shall hold the last position's logits; otherwise its head has nothing to do.
     gradients: keep every z in `outputs`, with a gradient asked for from there on. The weights never have one.
@@ -68,7 +69,7 @@ class Call:
     record: bool = True
     kernel: str = "own"
     on_attention: Callable[[int], None] | None = None
-    observe: Callable[[SlotKey, Tensor], None] | None = None
+    observe: Callable[[SlotKey, int, Tensor], None] | None = None
     head_input: Tensor | None = None
     next_logits: bool = False
     gradients: bool = False
@@ -93,12 +94,13 @@ class Call:
         edits = self.edits.get(slot, ()) if slot is not None else ()
         if edits:
             inputs = replace(inputs, edits=tuple(edit.to(inputs.query.device) for edit in edits))
-        out = AttentionOutput(torch.empty(0), library()) if self.kernel == "library" else inputs.attend()
+        look = None if self.observe is None or slot is None else partial(self.observe, slot)
+        z, n_blocked = (library(), ()) if self.kernel == "library" else inputs.outputs(look)
         if slot is None:
-            self.captured.append(CapturedCall(module, inputs, out.head_outputs))
+            self.captured.append(CapturedCall(module, inputs, z))
         else:
-            self._keep(slot, inputs, out)
-        return out.head_outputs
+            self._keep(slot, inputs, z, n_blocked)
+        return z
 
     def start_at(self, layer: int) -> None:
         """This run begins at a layer: a module that serves all layers (ALBERT's) has had its earlier turns."""
@@ -116,17 +118,15 @@ class Call:
         self._turns[module] = turn + 1
         return slots[turn % len(slots)]
 
-    def _keep(self, slot: SlotKey, inputs: AttentionInputs, out: AttentionOutput) -> None:
+    def _keep(self, slot: SlotKey, inputs: AttentionInputs, z: Tensor, n_blocked: tuple[int, ...]) -> None:
         self._current = slot
         if self.gradients:
-            self.outputs[slot] = out.head_outputs.requires_grad_()
-        if self.observe is not None:
-            self.observe(slot, out.weights)
+            self.outputs[slot] = z.requires_grad_()
         if self.record:
             self.records[slot] = inputs
         if inputs.edits:
             self.applied[slot] = self.applied.get(slot, 0) + 1
-            self.blocked[slot] = out.n_blocked
+            self.blocked[slot] = n_blocked
 
     def keep_projection(self, projection: nn.Module, output: Tensor) -> None:
         """What the output projection of the latest attention wrote, [batch, query, d_model]."""

@@ -39,7 +39,8 @@ def engine_for(
     if name == "local":
         yield LocalEngine(model)
         return
-    from mha_core.ray_engine import EngineError, RayEngine
+    from mha_core.ray_cluster import EngineError
+    from mha_core.ray_engine import RayEngine
 
     if name != "ray":
         raise EngineError(f"engine is {name!r}; it must be one of {', '.join(ENGINES)}.")

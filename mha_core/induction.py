@@ -123,10 +123,11 @@ def _scores(
     n_calls = sum(shape.n_layers for shape in model.sites.values())
     starts = {"self": target_around.sizes[0], "dec": target_around.sizes[0], "enc": source_around.sizes[0]}
 
-    def observe(slot: tuple[str, int], weights: Tensor) -> None:
+    def observe(slot: tuple[str, int], head: int, weights: Tensor) -> None:
         name, layer = slot
         if name in totals:
-            totals[name][layer] += induction_diagonal(weights, starts[name], length, repeats).double().numpy()
+            found = induction_diagonal(weights, starts[name], length, repeats).double().numpy()
+            totals[name][layer, head : head + len(found)] += found
 
     for number, words in enumerate(sequences):
         step = None if progress is None else _shifted(progress, number * n_calls, n_sequences * n_calls)

@@ -1,181 +1,29 @@
-"""One layer's maps, as they are looked at: which quantity, which tokens, which colours. Views for every way of drawing.
-
-All drawings of a layer come from the same numbers, `LayerMaps.numbers_of`. Heads are never averaged, and nothing that
-is hidden renormalises what is shown.
-
-What is drawn of a long text is small beside its maps (151 MB a layer at 2,048 tokens), which are made head by head and
-never held together. It takes long to make, so that a page may keep it: what is made goes through `LayerMaps.keep`.
-"""
+"""Views of one layer's maps, for every way of drawing them, all from the same numbers (`mha_core.layer_numbers`)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from mha_core.divergence import mean_divergence, mean_map
+from mha_core.layer_numbers import LayerNumbers
 from mha_core.metrics import MEASURES, sentence_measures, special_mask
-from mha_core.model import Model
-from mha_core.norms import value_norms
-from mha_core.pooling import Displayed, Frame, MapOptions, Selection, displayed
-from mha_core.trace import Trace
-from mha_core.view import View, max_pool, to_uint16, top_of_rows
+from mha_core.view import View, to_uint16, top_of_rows
 from mha_core.views import provenance
 
-EXACT_CELLS = 256  # positions a side up to which a whole layer's maps travel cell by cell
-POOLED_CELLS = 192
 TEXT_KEYS = 24  # keys a query keeps in the text view of a long input
 QUANTITIES = {"weights": "attention weight α", "value": "value-weighted ‖α v W_O‖"}
 
-Floats = NDArray[np.floating]
-T = TypeVar("T")
-
-
-class Keep(Protocol):
-    """Finds what was made under a key, or makes it (and may keep it). Results are never changed afterwards."""
-
-    def __call__(self, key: Hashable, make: Callable[[], T], /) -> T: ...
-
-
-def make_anew(key: Hashable, make: Callable[[], T]) -> T:
-    """Keeps nothing."""
-    return make()
-
-
-@dataclass(frozen=True)
-class Look:
-    """How maps are shown. quantity: "weights" or "value". log: logarithmic colour. own_range: colours end at the
-    largest value of the layer instead of 1 (always so for value-weighted maps, which have no fixed end).
-    """
-
-    quantity: str = "weights"
-    options: MapOptions = field(default_factory=MapOptions)
-    log: bool = False
-    own_range: bool = False
-
 
 @dataclass(frozen=True, eq=False)
-class _Summary:
-    """What is drawn of every head of a long text, where no layer is ever held whole.
-
-    pooled: [head, row, column], each cell the largest of `block` positions. largest: the largest number.
-    """
-
-    frame: Frame
-    pooled: NDArray[np.float32]
-    block: tuple[int, int]
-    largest: float
-
-    @property
-    def nbytes(self) -> int:
-        return self.frame.nbytes + self.pooled.nbytes
-
-
-def _of_head(selection: Selection, numbers: Tensor) -> tuple[Floats, Floats, Floats, tuple[int, int]]:
-    """One head's part of a summary: pooled, shown, hidden, and how many positions make a cell."""
-    part, shown, hidden = selection.of(numbers[None])
-    pooled, block = max_pool(part, POOLED_CELLS)
-    return pooled, shown, hidden, block
-
-
-@dataclass(frozen=True, eq=False)
-class LayerMaps:
-    """One layer of one run, looked at in one way.
-
-    top: the end of the colour scale, where several layers are compared on one.
-    keep: where what is made from the maps may be found again.
-    """
-
-    model: Model
-    trace: Trace
-    site: str
-    layer: int
-    look: Look = field(default_factory=Look)
-    top: float | None = None
-    keep: Keep = make_anew
-
-    def _kept(self, what: Hashable, make: Callable[[], T]) -> T:
-        """Something made from the maps. The key holds all that they depend on: the run (by its serial number), the
-        layer, the quantity, and which tokens are shown; `what` is to hold the rest.
-        """
-        key = (self.trace.serial, self.site, self.layer, self.look.quantity, self.look.options, what)
-        return self.keep(key, make)
-
-    @cached_property
-    def _selection(self) -> Selection:
-        return Selection(*self.trace.site_tokens(self.site), self.look.options)
-
-    @cached_property
-    def _norms(self) -> Tensor:
-        """What the value-weighted maps multiply the weights by, [head, key]."""
-        return self._kept("value norms", lambda: value_norms(self.trace, self.layer, self.site))
-
-    def numbers_of(self, head: int) -> Tensor:
-        """One head's numbers over the tokens themselves, [query, key], before words are joined or tokens hidden."""
-        weights = self.trace.head_weights(self.layer, head, self.site)
-        return weights if self.look.quantity == "weights" else weights * self._norms[head]  # `norms.value_weighted`
-
-    def _each(self) -> Iterator[Tensor]:
-        """Each head's `numbers_of` in turn; the next one's may come into the same memory."""
-        for head, weights in enumerate(self.trace.heads_weights(self.layer, self.site)):
-            yield weights if self.look.quantity == "weights" else weights * self._norms[head]
-
-    def _map(self, function: Callable[[Tensor], T]) -> list[T]:
-        """function of every head's `numbers_of`, several at a time; it may not keep them."""
-        if self.look.quantity == "weights":
-            return self.trace.map_heads(lambda _, weights: function(weights), self.layer, self.site)
-        norms = self._norms
-        return self.trace.map_heads(lambda head, weights: function(weights * norms[head]), self.layer, self.site)
-
-    def _shown(self, numbers: Tensor) -> NDArray[np.float32]:
-        """One head's numbers as drawn, [query, key]."""
-        return np.asarray(self._selection.of(numbers[None])[0][0], dtype=np.float32)
-
-    @cached_property
-    def data(self) -> Displayed:
-        """What is drawn: numbers, labels, and how much of each row is shown. For a text that is not long."""
-        numbers = torch.stack(self._map(Tensor.clone))
-        return displayed(numbers, *self.trace.site_tokens(self.site), self.look.options)
-
-    @cached_property
-    def _summary(self) -> _Summary:
-        """What is drawn of every head of a long text, made head by head."""
-
-        def make() -> _Summary:
-            selection = self._selection  # made before there are threads
-            heads = self._map(lambda numbers: _of_head(selection, numbers))
-            pooled, shown, hidden = (np.concatenate(parts) for parts in zip(*(head[:3] for head in heads), strict=True))
-            return _Summary(selection.frame(shown, hidden), pooled, heads[0][3], float(pooled.max(initial=0.0)))
-
-        return self._kept("summary", make)
-
-    @cached_property
-    def frame(self) -> Frame:
-        """Labels of what is drawn, and how much of each row is shown."""
-        if max(map(len, self.trace.site_tokens(self.site))) <= EXACT_CELLS:
-            return self.data.frame
-        return self._summary.frame
-
-    @cached_property
-    def array(self) -> NDArray[np.float32]:
-        """[head, query, key] as drawn."""
-        return np.asarray(self.data.weights, dtype=np.float32)
-
-    def map_of(self, head: int) -> NDArray[np.float32]:
-        """[query, key] of one head as drawn: `array[head]`, without the other heads where they are not needed."""
-        if "data" in self.__dict__:  # they have been made
-            return self.array[head]
-        return self._shown(self.numbers_of(head))
-
-    @property
-    def n_heads(self) -> int:
-        return self.trace.sites[self.site].n_heads
+class LayerMaps(LayerNumbers):
+    """What is drawn of one layer of one run, looked at in one way."""
 
     @cached_property
     def range(self) -> tuple[float, float]:
@@ -183,18 +31,9 @@ class LayerMaps:
         if self.top is not None:
             return 0.0, self.top
         if self.look.own_range or self.look.quantity != "weights":
-            largest = self._summary.largest if self.is_long else float(self.array.max(initial=0.0))
+            largest = self.summary.largest if self.is_long else float(self.array.max(initial=0.0))
             return 0.0, max(largest, 1e-6)
         return 0.0, 1.0
-
-    @property
-    def causal(self) -> bool:
-        return self.trace.sites[self.site].causal and len(self.frame.query_labels) == len(self.frame.key_labels)
-
-    @property
-    def is_long(self) -> bool:
-        """Too long for every head of the layer to travel cell by cell."""
-        return max(len(self.frame.query_labels), len(self.frame.key_labels)) > EXACT_CELLS
 
     def query_index(self, position: int) -> int:
         """The row that shows a token (its word's row; the last row when it is hidden)."""
@@ -226,7 +65,7 @@ class LayerMaps:
         """The maps side by side, what of their scale must be said, and how many positions make a cell."""
         if not self.is_long:
             return self.array, {}, (1, 1)
-        summary, ends = self._summary, self.range
+        summary, ends = self.summary, self.range
         if exact:
             return summary.pooled, {}, summary.block
         return to_uint16(summary.pooled, ends), {"scale_to": list(ends)}, summary.block
@@ -241,7 +80,7 @@ class LayerMaps:
         if not self.is_long or exact:
             return View("matrix", {"map": self.map_of(head)}, meta, self._provenance([head]))
         # Exact to the fifth digit, in half the bytes.
-        steps = self._kept(("map", head, self.range), lambda: to_uint16(self.map_of(head), self.range))
+        steps = self.kept(("map", head, self.range), lambda: to_uint16(self.map_of(head), self.range))
         meta["scale_to"] = list(self.range)
         return View("matrix", {"map": steps}, meta, self._provenance([head]))
 
@@ -281,16 +120,16 @@ class LayerMaps:
         def make() -> tuple[NDArray[Any], NDArray[Any]]:
             if head is not None:
                 return top_of_rows(self.map_of(head)[None], TEXT_KEYS)
-            heads = self._map(lambda numbers: top_of_rows(self._shown(numbers), TEXT_KEYS))
+            heads = self.map(lambda numbers: top_of_rows(self.shown(numbers), TEXT_KEYS))
             return np.stack([values for values, _ in heads]), np.stack([keys for _, keys in heads])
 
-        values, keys = self._kept(("strongest", head), make)
+        values, keys = self.kept(("strongest", head), make)
         return {"top_values": values, "top_keys": keys}
 
     def average_view(self) -> View:
         """The average of the layer's heads, for the place that shows what averaging hides."""
         # Words are sums and means themselves, so that the mean over heads may come first.
-        array: NDArray[Any] = self._shown(self._mean)
+        array: NDArray[Any] = self.shown(self.mean)
         meta = self._meta("matrix") | {
             "alt": f"Average over the {self.n_heads} heads of layer {self.layer}: {self._size()}.",
             "title": f"average of the {self.n_heads} heads",
@@ -299,22 +138,6 @@ class LayerMaps:
             array, meta["scale_to"] = to_uint16(array, self.range), list(self.range)
         made = self._provenance() | {"quantity": f"average over heads of {QUANTITIES[self.look.quantity]}"}
         return View("matrix", {"map": array}, meta, made)
-
-    def divergence_from_average(self) -> NDArray[np.float32]:
-        """How far each head's weights are from the average of the layer's, [head] in nats (`mean_divergence`)."""
-        plain = replace(self, look=Look())
-
-        def make() -> NDArray[np.float32]:
-            mean = plain._mean
-            return np.array(plain._map(lambda weights: mean_divergence(weights, mean)), dtype=np.float32)
-
-        return plain._kept("divergence from the average", make)
-
-    @property
-    def _mean(self) -> Tensor:
-        """The mean of the heads' numbers, [query, key], over the tokens themselves."""
-        key = (self.trace.serial, self.site, self.layer, self.look.quantity, "mean")
-        return self.keep(key, lambda: mean_map(self._each()))
 
     def difference_view(self, after: LayerMaps, head: int) -> View:
         """One head's map of another run of the same tokens minus this one's."""

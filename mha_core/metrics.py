@@ -13,6 +13,7 @@ from functools import cached_property
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 _FLOOR = 1e-30
@@ -56,10 +57,14 @@ def special_share(weights: Tensor, special: Tensor) -> Tensor:
 
 def mean_distance(weights: Tensor) -> Tensor:
     """Mean over queries i of Σ_j α(i, j) |i - j|, how many positions away a head looks: [head], in tokens."""
-    places = torch.arange(weights.shape[-1], dtype=weights.dtype)
-    distances = (torch.arange(weights.shape[-2], dtype=weights.dtype)[:, None] - places).abs()
-    # As one matrix-vector product: no second array of the weights' size.
-    return weights.flatten(-2) @ distances.flatten() / weights.shape[-2]
+    n_queries, n_keys = weights.shape[-2:]
+    places = torch.arange(n_keys, dtype=weights.dtype)
+    total = weights.new_zeros(weights.shape[:-2])
+    step = max(1, _CHUNK // max(1, n_keys))
+    for start in range(0, n_queries, step):  # some rows at a time: no second array of the weights' size
+        rows = torch.arange(start, min(start + step, n_queries), dtype=weights.dtype)
+        total += weights[..., start : start + step, :].flatten(-2) @ (rows[:, None] - places).abs().flatten()
+    return total / n_queries
 
 
 def row_entropies(weights: Tensor) -> Tensor:
@@ -69,10 +74,18 @@ def row_entropies(weights: Tensor) -> Tensor:
     step = max(1, _CHUNK // weights.shape[-1])
     for start in range(0, len(flat), step):
         rows = flat[start : start + step]
+        rows = rows[:, : n_seen_keys(rows)]
         logs = np.maximum(rows, np.float32(_FLOOR))  # 0 ln 0 = 0, by a floor below every weight that matters
         np.log(logs, out=logs)
         out[start : start + step] = -np.einsum("rk,rk->r", rows, logs)
     return torch.from_numpy(out.clip(min=0)).view(weights.shape[:-1])
+
+
+def n_seen_keys(*maps: NDArray[np.floating]) -> int:
+    """How many keys, from the first on, some row [row, key] looks at: in a causal model half of all, on average."""
+    largest = np.maximum.reduce([rows.max(axis=0) for rows in maps])
+    seen = np.flatnonzero(largest)
+    return int(seen[-1]) + 1 if len(seen) else 0
 
 
 def entropy_share(weights: Tensor, causal: bool | None = None) -> Tensor:

@@ -21,7 +21,7 @@ from mha_core.tokens import InputError, Tokens
 from mha_core.trace import OutputProjection, Site, Trace
 
 Progress = Callable[[int, int], None]
-Observe = Callable[[SlotKey, Tensor], None]
+Observe = Callable[[SlotKey, int, Tensor], None]
 Plan = Interventions | Iterable[Intervention] | Intervention | None
 
 
@@ -173,8 +173,10 @@ class Model(ABC):
             progress: called with (attention calls done, in all) before each of them. What it raises ends the run.
             text_pair: the second of two texts, where the model takes pairs.
             target: the decoder's text in an encoder-decoder; None: what the unchanged model writes greedily.
-            observe: called with (site, layer) and that layer's weights [head, query, key] while they are there anyway:
-                for summaries of long texts, whose maps take seconds to make again.
+            observe: called with (site, layer), the number of a head, and the weights [head, query, key] of it and of
+                those after it, while they are there anyway: for summaries of long texts, whose maps take seconds to
+                make again. All heads of a layer at once, or one of a long text, then from several threads and in
+                memory that is used again afterwards.
             kernel: "own" for our attention; "library" for the library's on the same model (no maps, no interventions).
 
         Raises:

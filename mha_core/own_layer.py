@@ -130,11 +130,9 @@ class OwnLayerModel(Model):
                 output, records, blocked = self.layer.to_torch()(x, x, x, need_weights=False)[0], {}, {}
             else:
                 attention = AttentionInputs(*self.layer.project(x), edits=edits)
-                attended = attention.attend()
-                if observe is not None:
-                    observe(slot, attended.weights[0])
-                output, records = self.layer.merge(attended.head_outputs), {slot: attention}
-                blocked = {slot: attended.n_blocked}
+                look = None if observe is None else lambda head, weights: observe(slot, head, weights[0])
+                z, n_blocked = attention.outputs(look)
+                output, records, blocked = self.layer.merge(z), {slot: attention}, {slot: n_blocked}
         return Trace(
             tokens=inputs.tokens, sites=self.sites, records=records, attention_outputs={slot: output},
             projection=self.projection_by_head, hidden=output[0], head=None, interventions=resolved.plan,

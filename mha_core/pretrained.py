@@ -120,7 +120,8 @@ class PretrainedModel(Model):
     ) -> Trace:
         started = time.perf_counter()
         call = Call(self.slots, resolved.edits, record=kernel == "own", kernel=kernel)
-        call.observe = None if observe is None else lambda slot, weights: observe(slot, at_home(weights[0]))
+        if observe is not None:
+            call.observe = lambda slot, head, weights: observe(slot, head, at_home(weights[0]))
         call.on_attention = _counted(progress, sum(site.n_layers for site in self.sites.values()))
         self.call_in(call, *batch_arguments([inputs]))
         applied = resolved.applied(call.applied, call.blocked)

@@ -1,8 +1,7 @@
 """Jobs spread over the workers of a Ray cluster: each holds the model, and gives the numbers that this process would.
 
 A worker that is lost is replaced, and its jobs are run again. A worker whose weights, number type or Headscope differ
-from this process's is refused, so that numbers of two kinds never stand in one table. Ray is optional, and imported
-here only.
+from this process's is refused, so that numbers of two kinds never stand in one table.
 """
 
 from __future__ import annotations
@@ -23,18 +22,13 @@ from mha_core.devices import Placement
 from mha_core.jobs import Job, Result, Tell
 from mha_core.loading import load_model
 from mha_core.model import Model
+from mha_core.ray_cluster import EngineError, begin, join, library, share
 
-INSTALL = "pip install 'ray>=2.60,<3'"
 MAX_LOSSES = 3  # workers lost with one job, or one after the other before one could load the model
 _QUEUED = 2  # jobs with one worker: the next is there when one is done, and little is lost with it
 _LOOK_SECONDS = 1.0
 _PATIENCE_SECONDS = 900.0  # for the first worker: a model may have to be fetched
-_OBJECT_STORE_BYTES = 128 * 2**20  # of a cluster made here: results are small
 Report = Callable[[str], None]
-
-
-class EngineError(RuntimeError):
-    """Jobs that an engine cannot run, as a sentence for the person who asked for it."""
 
 
 class Worker:
@@ -72,14 +66,6 @@ def code_sha256(folder: Path) -> str:
     for path in sorted(folder.glob("*.py")):
         code.update(path.name.encode() + path.read_bytes())
     return code.hexdigest()
-
-
-def share(amounts: Sequence[int], workers: int) -> int:
-    """The most that each of so many workers can have, where machines have `amounts`; 0: they do not all find a place.
-
-    A worker lies on one machine.
-    """
-    return next((n for n in range(max(amounts, default=0), 0, -1) if sum(a // n for a in amounts) >= workers), 0)
 
 
 @dataclass(eq=False)
@@ -134,9 +120,12 @@ class RayEngine:
             raise EngineError(
                 f"device is {self.placement.device!r}; on a cluster Ray gives each worker a GPU of its own. Say cuda."
             )
-        ray = _ray(local=self.address is None)
+        ray = library()
         if not ray.is_initialized():
-            self._connect(ray)
+            if self.address is None:
+                begin(max(os.cpu_count() or 1, self.workers))  # workers beyond the processors take turns
+            else:
+                join(self.address)
             self._owner = True
         self._options = self._shares(ray)
         return self
@@ -144,21 +133,8 @@ class RayEngine:
     def __exit__(self, *_: object) -> None:
         self._stop_workers(list(self._hands))
         if self._owner:
-            _ray().shutdown()
+            library().shutdown()
             self._owner = False
-
-    def _connect(self, ray: Any) -> None:
-        quiet = {"log_to_driver": False, "logging_level": "ERROR", "namespace": "headscope"}
-        if self.address is not None:
-            require_cluster(self.address)
-            try:
-                ray.init(address=self.address, **quiet)
-            except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
-                raise _no_cluster(self.address, error) from error
-            return
-        cpus = max(os.cpu_count() or 1, self.workers)  # workers beyond the processors take turns
-        ray.init(address="local", include_dashboard=False, num_cpus=cpus, object_store_memory=_OBJECT_STORE_BYTES,
-                 **quiet)  # fmt: skip
 
     def _shares(self, ray: Any) -> dict[str, Any]:
         """What Ray is to reserve for each worker, and its threads."""
@@ -185,7 +161,7 @@ class RayEngine:
             return
         finished = False
         try:
-            yield from _Run(self, _ray(), jobs).results(tell)
+            yield from _Run(self, library(), jobs).results(tell)
             finished = True
         finally:
             if not finished:  # what is still running is nobody's any more
@@ -234,7 +210,7 @@ class RayEngine:
 
     def _stop_workers(self, hands: Sequence[_Hand]) -> None:
         for hand in hands:
-            _ray().kill(hand.actor)
+            library().kill(hand.actor)
             self._hands.remove(hand)
             self.pids.pop(hand.actor, None)
 
@@ -326,40 +302,3 @@ class _Run:
             "under this name: a folder at the same path (on a shared disk, say), or a hub id that it can reach or has "
             "in its cache."
         )
-
-
-def _ray(local: bool = False) -> Any:
-    """The library. local: a cluster that is made here listens on the loopback address only."""
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # a library's usage reports are not ours to send
-    if local:  # read when ray is imported first
-        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
-    try:
-        import ray
-    except ImportError as error:
-        raise EngineError(f"The engine “ray” needs the package ray, which is not installed: {INSTALL}.") from error
-    return ray
-
-
-def require_cluster(address: str) -> None:
-    """Look whether something listens at an address. (Ray itself takes minutes to give up.)
-
-    Raises:
-        EngineError: the address is not of a cluster, or nothing listens.
-    """
-    if address == "auto":
-        return
-    host, _, port = address.rpartition(":")
-    if not host or "/" in host or not port.isdecimal():
-        raise EngineError(f"address is {address[:80]!r}; it must be host:port, as ray start --head says it, or auto.")
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
-    except (OSError, OverflowError) as error:
-        raise _no_cluster(address, error) from error
-
-
-def _no_cluster(address: str, error: Exception) -> EngineError:
-    why = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-    return EngineError(
-        f"No Ray cluster answers at {address!r} ({why}). Start one with ray start --head, or leave the address out to "
-        "use this machine alone."
-    )

@@ -113,6 +113,10 @@ class Trace:
         """Attention weights of every head of a layer, [head, query, key], as this run used them."""
         return at_home(self._weighed(layer, site).weights[0])
 
+    def is_long(self, site: str | None = None) -> bool:
+        """Whether the maps of a site are so large that they are better read head by head."""
+        return self._records[self._slot(0, site)].is_large
+
     def head_weights(self, layer: int, head: int, site: str | None = None) -> Tensor:
         """Attention weights of one head, [query, key]: `weights(layer, site)[head]`; of a long text without the other
         heads.

@@ -58,45 +58,59 @@ def _versions() -> dict[str, str]:
 class Overview:
     """Thumbnails and measures of every head of a site: maps [layer, head, row, column] uint8, values [layer, head].
 
-    `add` takes one layer's weights, during a run or afterwards; `of` makes it from a trace, layer by layer.
+    `add` takes weights, during a run or afterwards; `of` makes it from a trace, layer by layer.
+
+    special, causal: as in `Measure.compute`.
     """
 
-    def __init__(self, site: str, special: Tensor | None = None) -> None:
-        self.special = special
+    def __init__(self, site: str, special: Tensor | None = None, causal: bool | None = None) -> None:
+        self.special, self.causal = special, causal
         self.measures = sentence_measures(square=site != "cross", special=special is not None)
-        self._maps: dict[int, NDArray[np.uint8]] = {}
-        self._values: dict[int, list[NDArray[np.float32]]] = {}
+        self._parts: dict[tuple[int, int], tuple[NDArray[np.uint8], NDArray[np.float32]]] = {}
 
-    def add(self, layer: int, weights: Tensor) -> None:
-        """Take one layer's weights, [head, query, key]."""
-        self._maps[layer] = np.rint(255 * thumbnails(weights, THUMBNAIL).clamp(0, 1).numpy()).astype(np.uint8)
-        values = measure_heads(weights, self.measures, special=self.special)
-        self._values[layer] = [value.numpy() for value in values.values()]
+    def add(self, layer: int, weights: Tensor, first: int = 0) -> None:
+        """Take weights [head, query, key] of a layer's heads, from the head `first` on."""
+        maps = np.rint(255 * thumbnails(weights, THUMBNAIL).clamp(0, 1).numpy()).astype(np.uint8)
+        values = measure_heads(weights, self.measures, special=self.special, causal=self.causal)
+        self._parts[layer, first] = maps, np.stack([value.numpy() for value in values.values()])
 
     @classmethod
     def of(cls, trace: Trace, site: str, progress: Progress | None = None) -> Overview:
         """The overview of a site, its maps made again from the trace: fast for a sentence, seconds at 2,048 tokens."""
-        overview = cls(site, special_mask(trace.site_tokens(site)[1].special))
-        n_layers = trace.sites[site].n_layers
-        for layer in range(n_layers):
+        shape = trace.sites[site]
+        overview = cls(site, special_mask(trace.site_tokens(site)[1].special), shape.causal)
+        for layer in range(shape.n_layers):
             if progress is not None:
-                progress(layer, n_layers)
-            overview.add(layer, trace.weights(layer, site))
+                progress(layer, shape.n_layers)
+            overview._add_layer(trace, site, layer)
         return overview
+
+    def _add_layer(self, trace: Trace, site: str, layer: int) -> None:
+        if trace.is_long(site):
+            trace.map_heads(lambda head, weights: self.add(layer, weights[None], head), layer, site)
+        else:
+            self.add(layer, trace.weights(layer, site))
 
     def is_complete(self, n_layers: int) -> bool:
         """Whether every layer has been added."""
-        return len(self._maps) == n_layers
+        return len({layer for layer, _ in self._parts}) == n_layers
 
     @cached_property
     def maps(self) -> NDArray[np.uint8]:
         """[layer, head, row, column], to be asked for when every layer has been added."""
-        return np.stack([self._maps[layer] for layer in sorted(self._maps)])
+        return self._joined(lambda maps, _: maps)
 
     def values(self, measure: str) -> NDArray[np.float32]:
         """One measure of every head, [layer, head]."""
         number = list(self.measures).index(measure)
-        return np.stack([self._values[layer][number] for layer in sorted(self._values)])
+        return self._joined(lambda _, values: values[number])
+
+    def _joined(self, part: Callable[[NDArray[np.uint8], NDArray[np.float32]], NDArray[Any]]) -> NDArray[Any]:
+        """[layer, head, ...] of what was added, in whatever order it came."""
+        layers: dict[int, list[NDArray[Any]]] = {}
+        for (layer, _), added in sorted(self._parts.items()):
+            layers.setdefault(layer, []).append(part(*added))
+        return np.stack([np.concatenate(heads) for heads in layers.values()])
 
 
 def thumbnails(weights: Tensor, size: int) -> Tensor:

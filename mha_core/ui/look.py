@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import streamlit as st
 
-from mha_core.maps import LayerMaps, Look
+from mha_core.layer_numbers import Look
+from mha_core.maps import LayerMaps
 from mha_core.model import Model
 from mha_core.pooling import DisplayError, MapOptions
 from mha_core.tokens import Tokens

@@ -60,10 +60,12 @@ def clean_run(model: Model, tokens: Tokens, target: str | None) -> Trace:
     if len(tokens) <= SLOW_TOKENS:
         return run(model, tokens, target=target, label=label)
     special = special_mask(tokens.special)  # a target's marks are not known before the run
-    overviews = {site: Overview(site, None if site == "dec" else special) for site in model.sites}
+    overviews = {
+        site: Overview(site, None if site == "dec" else special, shape.causal) for site, shape in model.sites.items()
+    }
     trace = run(
         model, tokens, target=target, label=label,
-        observe=lambda slot, weights: overviews[slot[0]].add(slot[1], weights),
+        observe=lambda slot, head, weights: overviews[slot[0]].add(slot[1], weights, head),
     )  # fmt: skip
     for site, overview in overviews.items():
         if overview.is_complete(trace.sites[site].n_layers):

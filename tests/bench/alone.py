@@ -54,7 +54,7 @@ def run_and_look() -> dict[str, Any]:
     trace = model.run(
         tokens,
         progress=lambda done, total: steps.append((done, total)),
-        observe=lambda slot, weights: overview.add(slot[1], weights),
+        observe=lambda slot, head, weights: overview.add(slot[1], weights, head),
     )
     seconds["run with every head's thumbnail and measures"] = time.perf_counter() - began
     assert overview.is_complete(model.n_layers)

@@ -23,7 +23,8 @@ from mha_core.head_scores import HeadScores
 from mha_core.interventions import InterventionError, Interventions
 from mha_core.jobs import HeadsJob, Job, LocalEngine, PlanJob, Result, heads_jobs, plan_jobs
 from mha_core.questions import questions_for
-from mha_core.ray_engine import EngineError, RayEngine, made_with, require_cluster, share
+from mha_core.ray_cluster import EngineError, begin, library, require_cluster, share
+from mha_core.ray_engine import RayEngine, made_with
 from mha_core.task_sweep import task_sweep
 from mha_core.tasks import Prompt, Task
 from mha_core.variants import every_head
@@ -50,6 +51,7 @@ def said() -> list[str]:
 
 @pytest.fixture(scope="module")
 def engine(model: Model, said: list[str]) -> Iterator[RayEngine]:
+    library()  # long before a cluster is begun, as by code that wanted another one
     with engine_for("ray", model, report=said.append) as engine:
         assert isinstance(engine, RayEngine)
         yield engine
@@ -173,6 +175,16 @@ def test_only_this_machine_can_reach_the_cluster(engine: RayEngine) -> None:
     ]
     assert listening
     assert set(listening) <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
+
+
+def test_a_cluster_that_others_could_reach_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    ray, ended = library(), []
+    monkeypatch.setattr(ray, "init", lambda **_: None)
+    monkeypatch.setattr(ray, "nodes", lambda: [{"NodeManagerAddress": "192.0.2.7"}])
+    monkeypatch.setattr(ray, "shutdown", lambda: ended.append(True))
+    with pytest.raises(EngineError, match=r"listens at 192\.0\.2\.7"):
+        begin(2)
+    assert ended
 
 
 def connections(process: psutil.Process) -> list[psutil._common.pconn]:

@@ -87,6 +87,31 @@ def test_a_long_texts_heads_are_made_one_by_one_and_are_those_of_the_layer(
             assert torch.equal(trace.head_weights(layer, number, site), weights[number])
 
 
+@pytest.mark.parametrize("family", [*TINY, "own"])
+def test_a_long_text_runs_head_by_head_with_the_same_numbers(
+    family: str, tiny: Callable[[str], Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = tiny(family)
+    head = HeadRef(0, 1, site=model.run(TEXT).main_site)
+    knockout = AttentionKnockout([1], [2], layers=[0], site=head.site)
+    for edit in (HeadAblation([head]), HeadAblation([head], "scale", factor=-2.0, positions=[1]), knockout):
+        expected, seen = model.run(TEXT, edit), {}
+        with monkeypatch.context() as patch:
+            patch.setattr(attention, "_LARGE", 4)
+
+            def look(slot: tuple[str, int], first: int, weights: Tensor, seen: dict = seen) -> None:
+                seen.update({(*slot, first + i): head.clone() for i, head in enumerate(weights)})
+
+            trace = model.run(TEXT, edit, observe=look)
+        assert trace.applied == expected.applied
+        assert torch.allclose(trace.hidden, expected.hidden, atol=1e-5)
+        for layer, site in slots(expected):
+            for number, weights in enumerate(expected.weights(layer, site)):
+                assert torch.allclose(seen.pop((site, layer, number)), weights, atol=1e-6)
+            assert torch.allclose(trace.head_outputs(layer, site), expected.head_outputs(layer, site), atol=1e-5)
+        assert not seen
+
+
 def test_whoever_walks_through_heads_is_not_put_into_inference_mode(
     llama: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:

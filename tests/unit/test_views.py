@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from mha_core import HeadAblation, Model, Trace, load_model
-from mha_core.maps import EXACT_CELLS, TEXT_KEYS, LayerMaps, Look
+from mha_core.layer_numbers import EXACT_CELLS, Look
+from mha_core.maps import TEXT_KEYS, LayerMaps
 from mha_core.metrics import MEASURES
 from mha_core.norms import value_weighted
 from mha_core.pooling import MapOptions

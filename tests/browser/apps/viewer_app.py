@@ -98,4 +98,7 @@ else:
 st.text(f"head: {state.head}")
 st.text(f"query: {state.query}")
 st.text(f"cell: {state.cell}")
+if kind == "matrix":
+    st.button("another cell", on_click=pick, args=(3, 9))
+    st.button("no cell", on_click=lambda: state.pop("cell"))
 st.text(f"runs: {state.runs}")
