@@ -8,12 +8,8 @@ Axes are always in the order `batch, head, query, key, d_head`.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -21,10 +17,6 @@ from torch import Tensor
 from mha_core.devices import at_home, is_half
 from mha_core.edits import BlockKeys, Edit, UniformWeights, block_keys, edit_outputs, spread_weights
 from mha_core.masking import NEG_INF, as_4d, causal_mask
-
-T = TypeVar("T")
-Look = Callable[[int, Tensor], None]
-_LARGE = 1 << 22  # scores from which a second array of their size is worth avoiding: 17 MB
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,65 +88,24 @@ class AttentionInputs:
             edits=tuple(edit for edit in edits if edit is not None),
         )  # fmt: skip
 
-    def outputs(self, look: Look | None = None) -> tuple[Tensor, tuple[int, ...]]:
-        """What a run needs of `attend`: z [batch, head, query, d_head], and how many cells each `BlockKeys` has closed.
+    def of_rows(self, queries: slice | Tensor, n_keys: int | None = None) -> AttentionInputs:
+        """The arguments for some query positions only, and the first keys only. Without edits.
 
-        Of a long text a layer's weights are made head by head, several at a time, and never held together.
-
-        look: called with the number of a head and the weights [batch, head, query, key] of it and of those after it:
-            all heads at once, or one of a long text, then from several threads and in memory that is used again.
+        Causality becomes part of the mask, since row r of the result is the r-th of these positions.
         """
-        by_weights = any(isinstance(edit, UniformWeights | BlockKeys) for edit in self.edits)
-        if not self.is_large or by_weights or torch.is_grad_enabled() or self.query.device.type != "cpu":
-            out = self.attend()
-            if look is not None:
-                look(0, out.weights)
-            return out.head_outputs, out.n_blocked
-        batch, n_heads, n_queries, _ = self.query.shape
-        group = n_heads // self.key.shape[1]
-        head_outputs = self.query.new_empty(batch, n_heads, n_queries, self.value.shape[-1])
-
-        def one(head: int, weights: Tensor) -> None:
-            with torch.inference_mode():
-                head_outputs[:, head] = weights @ self.value[:, head // group]
-            if look is not None:
-                look(head, weights[:, None])
-
-        self.map_heads(one)
-        return edit_outputs(head_outputs, self.edits), ()
-
-    def weigh_heads(self) -> Iterator[Tensor]:
-        """Each head's weights in turn, [batch, query, key]: bit by bit those of `weigh`, in little memory.
-
-        The next head's come into the same memory, so that what is to last must be copied before. At 2,048 tokens the
-        system takes longer to hand out a layer's 151 MB than the weights take to be made.
-        """
-        _check_shapes(self.query, self.key, self.value)
-        with _scratch() as scratch:
-            for head in range(self.query.shape[1]):
-                yield self._weigh_head(head, scratch)
-
-    def map_heads(self, function: Callable[[int, Tensor], T]) -> list[T]:
-        """function(head, weights [batch, query, key]) of every head, several at a time.
-
-        The weights' memory is used again after the call: what is to last must be copied in it.
-        """
-        _check_shapes(self.query, self.key, self.value)
-
-        def one(head: int) -> T:
-            with _scratch() as scratch:
-                with torch.inference_mode():
-                    weights = self._weigh_head(head, scratch)
-                return function(head, weights)
-
-        with ThreadPoolExecutor(torch.get_num_threads()) as threads:
-            return list(threads.map(one, range(self.query.shape[1])))
-
-    def _weigh_head(self, head: int, scratch: _Scratch) -> Tensor:
-        one = self.of_head(head)
-        return _weigh(
-            one.query, one.key, one.mask, one.causal, one.bias, one.scale, one.softcap, one.sinks, one.edits, scratch
-        ).weights[:, 0]
+        n_keys = self.key.shape[2] if n_keys is None else n_keys
+        mask = _part(self.mask, queries, n_keys)
+        if self.causal:
+            places = torch.arange(self.query.shape[2], device=self.query.device)[queries]
+            open_keys = (torch.arange(n_keys, device=places.device) <= places[:, None])[None, None]
+            if mask is None:
+                mask = open_keys
+            else:
+                mask = mask & open_keys if mask.dtype == torch.bool else mask.masked_fill(~open_keys, NEG_INF)
+        return replace(
+            self, query=self.query[:, :, queries], key=self.key[:, :, :n_keys], value=self.value[:, :, :n_keys],
+            mask=mask, causal=False, bias=_part(self.bias, queries, n_keys), edits=(),
+        )  # fmt: skip
 
     def mix(self, weighed: AttentionWeights) -> AttentionOutput:
         """The second half of `attend`, for weights that `weigh` gave."""
@@ -176,11 +127,6 @@ class AttentionInputs:
             self, query=at_home(self.query), key=at_home(self.key), value=at_home(self.value), mask=mask, bias=bias,
             sinks=sinks, edits=tuple(edit.to(torch.device("cpu")) for edit in self.edits),
         )  # fmt: skip
-
-    @property
-    def is_large(self) -> bool:
-        """Whether one head's weights are so many that all heads' should not be made where one will do."""
-        return self.query.shape[2] * self.key.shape[2] >= _LARGE // 4
 
     @property
     def nbytes(self) -> int:
@@ -236,15 +182,9 @@ def attend(
 
 def _weigh(
     query: Tensor, key: Tensor, mask: Tensor | None, causal: bool, bias: Tensor | None, scale: float | None,
-    softcap: float | None, sinks: Tensor | None, edits: tuple[Edit, ...], scratch: _Scratch | None = None,
+    softcap: float | None, sinks: Tensor | None, edits: tuple[Edit, ...],
 ) -> AttentionWeights:  # fmt: skip
-    room = None if scratch is None else scratch.for_scores(query, key)
-    scores = attention_scores(query, key, mask=mask, causal=causal, bias=bias, scale=scale, softcap=softcap, out=room)
-    if scores.numel() >= _LARGE and sinks is None and not edits and not scores.requires_grad:
-        weights = _softmax_in_place(scores) if scratch is None else scratch.softmax(scores)
-        if not bool(weights[..., 0].isnan().any()):
-            return AttentionWeights(weights)
-        scores = attention_scores(query, key, mask=mask, causal=causal, bias=bias, scale=scale, softcap=softcap)
+    scores = attention_scores(query, key, mask=mask, causal=causal, bias=bias, scale=scale, softcap=softcap)
     scores, n_blocked = block_keys(scores, mask, causal, edits)
     weights, empty_rows = _softmax_rows(scores, sinks)
     weights = spread_weights(weights.to(query.dtype), scores, mask, causal, edits)
@@ -327,6 +267,15 @@ def _of_head(term: Tensor | None, head: int) -> Tensor | None:
     return term[..., head : head + 1, :, :]
 
 
+def _part(term: Tensor | None, queries: slice | Tensor, n_keys: int) -> Tensor | None:
+    """Some rows and the first keys of a mask or bias that broadcasts to [batch, head, query, key]."""
+    if term is None:
+        return None
+    term = term.reshape((1,) * (4 - term.ndim) + tuple(term.shape))
+    term = term if term.shape[2] == 1 else term[:, :, queries]
+    return term if term.shape[3] == 1 else term[..., :n_keys]
+
+
 def _check_broadcast(name: str, term: Tensor, scores: Tensor) -> None:
     fits = all(size in (1, full) for size, full in zip(term.shape, scores.shape, strict=True))
     if not fits:
@@ -354,55 +303,6 @@ def _softmax(scores: Tensor, sinks: Tensor | None) -> Tensor:
         raise ValueError(f"sinks has {sinks.numel()} numbers and there are {scores.shape[1]} heads; one per head.")
     sink = sinks.reshape(1, -1, 1, 1).to(scores.dtype).expand(*scores.shape[:-1], 1)
     return torch.cat([scores, sink], dim=-1).softmax(dim=-1, dtype=dtype)[..., :-1]
-
-
-class _Scratch:
-    """Memory for the scores and the weights of one head after another."""
-
-    def __init__(self) -> None:
-        self._scores: Tensor | None = None
-        self._weights: Tensor | None = None
-
-    def for_scores(self, query: Tensor, key: Tensor) -> Tensor | None:
-        """Room for Q K^T; None where autograd would not have it, or half precision is to become single."""
-        if query.dtype != torch.float32 or query.requires_grad or key.requires_grad:
-            return None
-        shape = (*query.shape[:3], key.shape[2])
-        if self._scores is None or self._scores.shape != shape:
-            self._scores = query.new_empty(shape)
-        return self._scores
-
-    def softmax(self, scores: Tensor) -> Tensor:
-        """As `_softmax`, without sinks."""
-        if scores is not self._scores:
-            return _softmax(scores, None)
-        if self._weights is None or self._weights.shape != scores.shape:
-            self._weights = torch.empty_like(scores)
-        return torch.softmax(scores, -1, out=self._weights)
-
-
-_IDLE: deque[_Scratch] = deque()
-
-
-@contextmanager
-def _scratch() -> Iterator[_Scratch]:
-    """Memory that nobody else uses meanwhile: what was used before, where there is some."""
-    scratch = _IDLE.pop() if _IDLE else _Scratch()
-    try:
-        yield scratch
-    finally:
-        if len(_IDLE) < torch.get_num_threads():
-            _IDLE.append(scratch)
-
-
-def _softmax_in_place(scores: Tensor) -> Tensor:
-    """The softmax in the memory of the scores, head by head: to the last bit as `_softmax`.
-
-    At 2,048 tokens the scores of 9 heads are 151 MB, and a first touch of as much again takes longer than the softmax.
-    """
-    for head in range(scores.shape[1]):
-        scores[:, head] = _softmax(scores[:, head], None)
-    return scores
 
 
 def _softmax_rows(scores: Tensor, sinks: Tensor | None) -> tuple[Tensor, Tensor | None]:

@@ -21,6 +21,7 @@ from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface, eager_mask
 
 from mha_core.attention import AttentionInputs
+from mha_core.attention_by_head import outputs
 from mha_core.edits import Edit
 
 ATTENTION_NAME = "headscope"
@@ -58,7 +59,7 @@ class Call:
     record: keep each call's arguments for the trace.
     kernel: "own" runs `attend`; "library" runs the library's own attention on the same model (the proof line).
     on_attention: called before each attention with the number of those done; what it raises ends the run.
-    observe: called in each attention with its slot, then as `AttentionInputs.outputs` calls `look`.
+    observe: called in each attention with its slot, then as `attention_by_head.outputs` calls `look`.
     head_input: in a replay, the final hidden states to put under the model's output head instead of running it.
     next_logits: the model's output shall hold the last position's logits; otherwise its head has nothing to do.
     gradients: keep every z in `outputs`, with a gradient asked for from there on. The weights never have one.
@@ -95,7 +96,7 @@ class Call:
         if edits:
             inputs = replace(inputs, edits=tuple(edit.to(inputs.query.device) for edit in edits))
         look = None if self.observe is None or slot is None else partial(self.observe, slot)
-        z, n_blocked = (library(), ()) if self.kernel == "library" else inputs.outputs(look)
+        z, n_blocked = (library(), ()) if self.kernel == "library" else outputs(inputs, look)
         if slot is None:
             self.captured.append(CapturedCall(module, inputs, z))
         else:

@@ -58,17 +58,19 @@ class Look:
 class Summary:
     """What is drawn of every head of a long text, where no layer is ever held whole.
 
-    pooled: [head, row, column], each cell the largest of `block` positions. largest: the largest number.
+    shown, hidden: [head, row] how much of each row is shown. pooled: [head, row, column], each cell the largest of
+    `block` positions. largest: the largest number.
     """
 
-    frame: Frame
+    shown: Floats
+    hidden: Floats
     pooled: NDArray[np.float32]
     block: tuple[int, int]
     largest: float
 
     @property
     def nbytes(self) -> int:
-        return self.frame.nbytes + self.pooled.nbytes
+        return self.shown.nbytes + self.hidden.nbytes + self.pooled.nbytes
 
 
 def _of_head(selection: Selection, numbers: Tensor) -> tuple[Floats, Floats, Floats, tuple[int, int]]:
@@ -145,16 +147,31 @@ class LayerNumbers:
             selection = self.selection  # made before there are threads
             heads = self.map(lambda numbers: _of_head(selection, numbers))
             pooled, shown, hidden = (np.concatenate(parts) for parts in zip(*(head[:3] for head in heads), strict=True))
-            return Summary(selection.frame(shown, hidden), pooled, heads[0][3], float(pooled.max(initial=0.0)))
+            return Summary(shown, hidden, pooled, heads[0][3], float(pooled.max(initial=0.0)))
 
         return self.kept("summary", make)
 
-    @cached_property
+    @property
     def frame(self) -> Frame:
-        """Labels of what is drawn, and how much of each row is shown."""
-        if max(map(len, self.trace.site_tokens(self.site))) <= EXACT_CELLS:
-            return self.data.frame
-        return self.summary.frame
+        """Labels and positions of what is drawn."""
+        return self.selection.frame
+
+    @property
+    def masses(self) -> tuple[Floats, Floats]:
+        """How much of each row is shown and how much is hidden, both [head, row]."""
+        source = self.summary if self.is_long else self.data
+        return source.shown, source.hidden
+
+    @property
+    def row_mass(self) -> Floats:
+        """How much attention each row has in all, [head, row]."""
+        shown, hidden = self.masses
+        return shown + hidden
+
+    @property
+    def note(self) -> str:
+        """What is joined, what is hidden and how much of it, in sentences."""
+        return self.selection.note(*self.masses) if self.selection.hides else self.selection.note()
 
     @cached_property
     def array(self) -> NDArray[np.float32]:

@@ -88,7 +88,7 @@ class LayerMaps(LayerNumbers):
         """The text, once per head of the layer, shaded by where that head looks from one token."""
         n_heads = self.n_heads
         arrays = self._rows()
-        arrays["row_mass"] = np.asarray(self.frame.shown + self.frame.hidden, dtype=np.float32)
+        arrays["row_mass"] = np.asarray(self.row_mass, dtype=np.float32)
         meta = self._meta("text") | {
             "alt": f"Where each of the {n_heads} heads of layer {self.layer} looks from a token. Arrow keys choose it.",
             "titles": [self.name(head) for head in range(n_heads)],
@@ -102,7 +102,7 @@ class LayerMaps(LayerNumbers):
         """A head as lines from queries to keys, the strongest ones; on a short text the layer's others can be added."""
         heads = [head] if self.is_long else list(range(self.n_heads))
         arrays = self._rows(head)
-        arrays["row_mass"] = np.asarray((self.frame.shown + self.frame.hidden)[heads], dtype=np.float32)
+        arrays["row_mass"] = np.asarray(self.row_mass[heads], dtype=np.float32)
         meta = self._meta("lines", head) | {
             "alt": f"Lines of {self.name(head)} from queries to keys: {self._size()}.",
             "title": self.name(head),
@@ -161,7 +161,7 @@ class LayerMaps(LayerNumbers):
 
     def notes(self) -> list[str]:
         """What a reader must know about these maps: what is joined, what is hidden and how much of it, the colours."""
-        notes = [self.frame.note] if self.frame.note else []
+        notes = [self.note] if self.note else []
         if self.look.quantity == "value":
             notes.append(
                 "Value-weighted: the norm of what each key's value adds through W_O, ‖α v W_O‖ (Kobayashi et al. "
@@ -185,7 +185,7 @@ class LayerMaps(LayerNumbers):
             "key_hovers": list(data.key_hovers),
             "query_positions": list(data.query_positions),
             "key_positions": list(data.key_positions),
-            "note": data.note,
+            "note": self.note,
             "range": list(self.range),
             "scale": "log" if self.look.log else "linear",
             "log_floor": 1e-4 * self.range[1],
@@ -195,7 +195,7 @@ class LayerMaps(LayerNumbers):
 
     def _provenance(self, heads: Sequence[int] | None = None) -> dict[str, Any]:
         names = [self.name(head) for head in (range(self.n_heads) if heads is None else heads)]
-        shown = {"quantity": QUANTITIES[self.look.quantity], "tokens_shown": self.frame.note or "every token"}
+        shown = {"quantity": QUANTITIES[self.look.quantity], "tokens_shown": self.note or "every token"}
         return provenance(self.model, self.trace, site=self.site, layer=self.layer, heads=names, **shown)
 
     def _subtitles(self, ring: str, values: ArrayLike | None = None) -> list[str]:

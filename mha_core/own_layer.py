@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from mha_core.attention import AttentionInputs
+from mha_core.attention_by_head import outputs
 from mha_core.catalogue import OWN_LAYER, ModelNotFoundError, ModelTooLargeError
 from mha_core.layer import MultiHeadAttention
 from mha_core.model import Model, ModelDetails, Observe, Progress
@@ -131,7 +132,7 @@ class OwnLayerModel(Model):
             else:
                 attention = AttentionInputs(*self.layer.project(x), edits=edits)
                 look = None if observe is None else lambda head, weights: observe(slot, head, weights[0])
-                z, n_blocked = attention.outputs(look)
+                z, n_blocked = outputs(attention, look)
                 output, records, blocked = self.layer.merge(z), {slot: attention}, {slot: n_blocked}
         return Trace(
             tokens=inputs.tokens, sites=self.sites, records=records, attention_outputs={slot: output},

@@ -6,9 +6,11 @@ Nothing here renormalises a row: what is not shown is counted and said.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike, NDArray
 
 from mha_core.tokens import Tokens
@@ -55,8 +57,6 @@ class Frame:
 
     query_labels, key_labels: one per row and column. query_hovers, key_hovers: longer names for tooltips.
     query_positions, key_positions: the token position each row and column stands for (of a word: its first piece).
-    shown, hidden: [head, query] the attention of each row to shown and to hidden keys; together the row's sum.
-    note: what was done and how much is not shown, in sentences; empty when the maps are shown as they are.
     """
 
     query_labels: tuple[str, ...]
@@ -65,14 +65,6 @@ class Frame:
     key_hovers: tuple[str, ...]
     query_positions: tuple[int, ...]
     key_positions: tuple[int, ...]
-    shown: Floats
-    hidden: Floats
-    note: str
-
-    @property
-    def nbytes(self) -> int:
-        """About how many bytes it takes: its arrays, and a hundred for each row and column."""
-        return self.shown.nbytes + self.hidden.nbytes + 100 * (len(self.query_labels) + len(self.key_labels))
 
     def row_of(self, position: int, tokens: Tokens, words: bool) -> int | None:
         """The row that shows a query position, or None when it is hidden. words: whether rows are words."""
@@ -85,14 +77,17 @@ class Frame:
 
 @dataclass(frozen=True, eq=False)
 class Displayed(Frame):
-    """Maps as they are shown. weights: [head, query, key] of what is left, never renormalised."""
+    """Maps as they are shown.
 
+    shown, hidden: [head, query] the attention of each row to shown and to hidden keys; together the row's sum.
+    note: what was done and how much is not shown, in sentences; empty when the maps are shown as they are.
+    weights: [head, query, key] of what is left, never renormalised.
+    """
+
+    shown: Floats
+    hidden: Floats
+    note: str
     weights: Floats
-
-    @property
-    def frame(self) -> Frame:
-        """The same without the weights."""
-        return Frame(**{field.name: getattr(self, field.name) for field in fields(Frame)})
 
 
 class Selection:
@@ -133,19 +128,37 @@ class Selection:
         all_shown = len(self._columns) == len(self.keys)
         return part, shown, np.zeros_like(shown) if all_shown else np.maximum(mass - shown, 0)
 
-    def frame(self, shown: Floats, hidden: Floats) -> Frame:
-        """What stands around the maps of all heads. shown, hidden: [head, row], as `of` gave them."""
+    @cached_property
+    def frame(self) -> Frame:
+        """What stands around the maps."""
         sides = (self.queries, self._rows), (self.keys, self._columns)
         if self._words is None:
             starts = [positions for _, positions in sides]
         else:
             starts = [words.first for words in self._words]
         names = [_names(side[0], start, self.options.words) for side, start in zip(sides, starts, strict=True)]
-        note = _note(self.options, hidden, shown + hidden)
         return Frame(
-            names[0][0], names[1][0], names[0][1], names[1][1], tuple(starts[0].tolist()), tuple(starts[1].tolist()),
-            shown, hidden, note,
-        )  # fmt: skip
+            names[0][0], names[1][0], names[0][1], names[1][1], tuple(starts[0].tolist()), tuple(starts[1].tolist())
+        )
+
+    @property
+    def hides(self) -> bool:
+        """Whether some of the attention is not shown."""
+        return bool(self.options.hide or self.options.pair)
+
+    def note(self, shown: Floats | None = None, hidden: Floats | None = None) -> str:
+        """What was done, in sentences; empty when the maps are shown as they are.
+
+        shown, hidden: [head, row] of all heads, as `of` gave them; needed where the selection hides something.
+        """
+        parts = []
+        if self.options.words:
+            parts.append("Attention to a word is the sum over its pieces; from a word, the average over its pieces.")
+        if self.hides:
+            assert shown is not None, "a selection that hides something says how much"
+            assert hidden is not None, "a selection that hides something says how much"
+            parts.append(_hidden_note(self.options, hidden, shown + hidden))
+        return " ".join(parts)
 
     def _join(self, array: Floats, mass: Floats, rows: _Words, columns: _Words) -> tuple[Floats, Floats]:
         """Pieces joined to words: the maps, and the rows' sums."""
@@ -163,20 +176,25 @@ class _Words:
 
     def __init__(self, tokens: Tokens, positions: NDArray[np.intp]) -> None:
         words = np.array(tokens.word_ids)[positions]
-        self._starts = np.flatnonzero(np.diff(words, prepend=words[0] - 1))
-        self.first = positions[self._starts]
-        self.lengths = np.diff(np.append(self._starts, len(positions)))
+        starts = np.flatnonzero(np.diff(words, prepend=words[0] - 1))
+        self.first = positions[starts]
+        self.lengths = np.diff(np.append(starts, len(positions)))
+        # Piece by piece over all words at once: words are short.
+        more = [(number, np.flatnonzero(self.lengths > number)) for number in range(1, int(self.lengths.max()))]
+        self._starts = torch.from_numpy(starts)
+        self._more = [(torch.from_numpy(which), torch.from_numpy(starts[which] + number)) for number, which in more]
 
     def add_up(self, array: Floats, axis: int) -> Floats:
         """Pieces along an axis added up to words."""
         if len(self._starts) == array.shape[axis]:
             return array
-        # Piece by piece over all words at once: words are short, and `np.add.reduceat` takes long over long texts.
-        words = np.take(array, self._starts, axis=axis)
-        for number in range(1, int(self.lengths.max())):
-            longer = np.flatnonzero(self.lengths > number)
-            words[(slice(None),) * axis + (longer,)] += np.take(array, self._starts[longer] + number, axis=axis)
-        return words
+        # With torch, which holds up no other thread meanwhile.
+        usable = array.flags.writeable and min(array.strides) >= 0
+        pieces = torch.from_numpy(array if usable else array.copy())
+        words = pieces.index_select(axis, self._starts)
+        for which, places in self._more:
+            words.index_add_(axis, which, pieces.index_select(axis, places))
+        return words.numpy()
 
 
 def displayed(weights: ArrayLike, queries: Tokens, keys: Tokens, options: MapOptions | None = None) -> Displayed:
@@ -193,7 +211,9 @@ def displayed(weights: ArrayLike, queries: Tokens, keys: Tokens, options: MapOpt
     """
     selection = Selection(queries, keys, options)
     part, shown, hidden = selection.of(weights)
-    return Displayed(**vars(selection.frame(shown, hidden)), weights=part)
+    return Displayed(
+        **vars(selection.frame), shown=shown, hidden=hidden, note=selection.note(shown, hidden), weights=part
+    )
 
 
 def _take(array: Floats, positions: NDArray[np.intp], axis: int) -> Floats:
@@ -250,21 +270,16 @@ def _names(
     return labels, hovers
 
 
-def _note(options: MapOptions, hidden: Floats, mass: Floats) -> str:
-    parts = []
-    if options.words:
-        parts.append("Attention to a word is the sum over its pieces; from a word, the average over its pieces.")
+def _hidden_note(options: MapOptions, hidden: Floats, mass: Floats) -> str:
     what = {"special": "special tokens", "first": "the first word" if options.words else "the first token"}
     left_out = [what[options.hide]] if options.hide else []
     if options.pair:
         left_out.append(f"all but {options.pair[0]}→{options.pair[1]}")
-    if left_out:
-        shares = hidden / np.where(mass > 0, mass, 1)
-        parts.append(
-            f"Not shown: {' and '.join(left_out)}. That is {_percent(shares.mean())} of the attention of these rows "
-            f"({_percent(shares.min())} to {_percent(shares.max())} of a row); rows are not renormalised."
-        )
-    return " ".join(parts)
+    shares = hidden / np.where(mass > 0, mass, 1)
+    return (
+        f"Not shown: {' and '.join(left_out)}. That is {_percent(shares.mean())} of the attention of these rows "
+        f"({_percent(shares.min())} to {_percent(shares.max())} of a row); rows are not renormalised."
+    )
 
 
 def _percent(share: float) -> str:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from mha_core.attention import AttentionInputs, AttentionWeights
+from mha_core.attention_by_head import is_large, map_heads, weigh, weigh_head, weigh_heads
 from mha_core.devices import at_home
 from mha_core.interventions import Interventions
 from mha_core.tokens import Tokens
@@ -115,17 +116,17 @@ class Trace:
 
     def is_long(self, site: str | None = None) -> bool:
         """Whether the maps of a site are so large that they are better read head by head."""
-        return self._records[self._slot(0, site)].is_large
+        return is_large(self._records[self._slot(0, site)])
 
     def head_weights(self, layer: int, head: int, site: str | None = None) -> Tensor:
         """Attention weights of one head, [query, key]: `weights(layer, site)[head]`; of a long text without the other
         heads.
         """
         record = self._records[self._slot(layer, site)]
-        if not record.is_large or self.holds_weights(layer, site):
+        if not is_large(record) or self.holds_weights(layer, site):
             return self.weights(layer, site)[head]
         with torch.inference_mode():
-            return at_home(record.of_head(head).weigh().weights[0, 0])
+            return at_home(weigh_head(record, head)[0])
 
     def heads_weights(self, layer: int, site: str | None = None) -> Iterator[Tensor]:
         """Attention weights of each head of a layer in turn, [query, key].
@@ -134,10 +135,10 @@ class Trace:
         next.
         """
         record = self._records[self._slot(layer, site)]
-        if not record.is_large or self.holds_weights(layer, site):
+        if not is_large(record) or self.holds_weights(layer, site):
             yield from self.weights(layer, site)
             return
-        heads = record.weigh_heads()
+        heads = weigh_heads(record)
         for _ in range(record.query.shape[1]):
             with torch.inference_mode():  # not around the `yield`, where it would hold for whoever asks
                 weights = next(heads)
@@ -148,9 +149,9 @@ class Trace:
         memory that is used again after the call: what is to last must be copied in it.
         """
         record = self._records[self._slot(layer, site)]
-        if not record.is_large or self.holds_weights(layer, site):
+        if not is_large(record) or self.holds_weights(layer, site):
             return [function(head, weights) for head, weights in enumerate(self.weights(layer, site))]
-        return record.map_heads(lambda head, weights: function(head, at_home(weights[0])))
+        return map_heads(record, lambda head, weights: function(head, at_home(weights[0])))
 
     def holds_weights(self, layer: int, site: str | None = None) -> bool:
         """Whether these are the weights that were asked for last, and need not be made again."""
@@ -269,7 +270,7 @@ class Trace:
             if self._last is not None and self._last[0] == slot:
                 return self._last[1]
         with torch.inference_mode():
-            weighed = self._records[slot].weigh()
+            weighed = weigh(self._records[slot])
         with self._lock:
             self._last, self._last_outputs = (slot, weighed), None
         return weighed

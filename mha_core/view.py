@@ -58,6 +58,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from mha_core.packing import ALIGN, decode, encode
 
+_CHUNK = 1 << 16  # numbers worked on at a time: a quarter of a megabyte, which stays in the processor's cache
+
 
 @dataclass(frozen=True, eq=False)
 class View:
@@ -222,8 +224,13 @@ def to_uint16(values: ArrayLike, scale_to: tuple[float, float] = (0.0, 1.0)) -> 
     array = np.asarray(values, dtype=np.float32)
     if np.isnan(array).any():
         raise ValueError("to_uint16 cannot carry NaN; send float32, where NaN leaves a cell blank.")
-    scaled = (array - np.float32(low)) * np.float32(65535 / (high - low))
-    return np.rint(np.clip(scaled, 0, 65535)).astype(np.uint16)
+    steps = np.empty(array.shape, dtype=np.uint16)
+    flat, into = array.reshape(-1), steps.reshape(-1)
+    for start in range(0, len(flat), _CHUNK):
+        scaled = flat[start : start + _CHUNK] - np.float32(low)
+        scaled *= np.float32(65535 / (high - low))
+        into[start : start + _CHUNK] = np.rint(scaled.clip(0, 65535, out=scaled), out=scaled)
+    return steps
 
 
 def top_of_rows(weights: ArrayLike, k: int) -> tuple[NDArray[np.float32], NDArray[np.int32]]:

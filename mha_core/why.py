@@ -97,10 +97,12 @@ def explain_weight(
     for name, number, size in (("head", head, n_heads), ("query", query, n_queries), ("key", key or 0, n_keys)):
         if not 0 <= number < size:
             raise ValueError(f"{name} is {number}; there are {size} here, numbered 0 to {size - 1}.")
-    weights = trace.head_weights(layer, head, site)[query]
-    key = int(weights.argmax()) if key is None else key
     row = rows_of(inputs, [query], head)
     with torch.inference_mode():
+        softmax = row.attend().weights[0, 0, 0]
+        edited = bool(inputs.of_head(head).edits)
+        weights = trace.head_weights(layer, head, site)[query] if edited else softmax
+        key = int(weights.argmax()) if key is None else key
         q, k, value = row.query[0, 0, 0], row.key[0, 0, key], row.value[0, 0, key]
         product = q * k
         scale = row.query.shape[-1] ** -0.5 if row.scale is None else float(row.scale)
@@ -113,7 +115,6 @@ def explain_weight(
         scores = scores_of(
             row.query, row.key, mask=row.mask, bias=row.bias, scale=scale, softcap=row.softcap
         )[0, 0, 0]  # fmt: skip
-        softmax = row.attend().weights[0, 0, 0]
         moved, contribution = _moved(trace, layer, site, head, row.value[0, 0], weights)
     output_norm = float(contribution.norm())
     norms = moved.norm(dim=-1)

@@ -297,16 +297,15 @@ def layer_card(maps: LayerMaps, head: int) -> None:
 
 def _averaging(maps: LayerMaps) -> None:
     """The layer's mean beside its heads' distance from it. The only place with a mean over heads."""
-    divergence = maps.divergence_from_average()
     st.caption(
         "The average of the layer's heads is a map that no head has. Beside it, how far each head is from it: the "
         "Jensen–Shannon divergence of its rows from the average's, in nats (0: equal; ln 2 = 0.693: nothing shared)."
     )
     left, right = st.columns([3, 2], gap="medium")
-    average = maps.average_view()
     with left:
-        components.matrix(average, key="average")
+        components.matrix(maps.average_view(), key="average")
     with right:
+        divergence = maps.divergence_from_average()  # the browser draws the average meanwhile
         names = [maps.name(head) for head in range(len(divergence))]
         st.dataframe(
             {"head": names, "JS divergence from the average": divergence.round(4)}, hide_index=True,

@@ -45,7 +45,7 @@ def maps_of(model: Model, trace: Trace, site: str, layer: int, look: Look | None
 def showable(maps: LayerMaps) -> LayerMaps:
     """The maps as the visitor wants them; shown whole, with a sentence, where that would leave nothing to see."""
     try:
-        _ = maps.frame
+        _ = maps.selection
         return maps
     except DisplayError as error:
         st.info(plain(str(error)), icon=":material/info:")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +13,9 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from transformers.models.gpt_oss.modeling_gpt_oss import eager_attention_forward as gpt_oss_attention
 
+from mha_core import attention_by_head
 from mha_core.attention import AttentionInputs, attend
+from mha_core.edits import BlockKeys, ScaleOutput, UniformWeights
 
 BATCH, HEADS, QUERIES, KEYS, D_HEAD = 2, 4, 5, 7, 8
 TOY = torch.tensor([[1.0, 0.0, 1.0, 0.0], [0.0, 1.0, 0.0, 1.0]])
@@ -224,35 +227,104 @@ def test_a_mask_of_whole_numbers_is_refused() -> None:
         attend(*_qkv(), mask=torch.ones(QUERIES, KEYS, dtype=torch.long))
 
 
-@pytest.mark.parametrize("kind", ["plain", "causal", "mask", "bias", "half", "empty rows", "grouped", "softcap"])
-def test_many_scores_give_the_same_bits_as_few(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The way of long texts, whose softmax is made in the scores' own memory."""
+# ---------------------------------------------------------------- head by head, as long texts are
+
+
+BY_HEAD = ("plain", "causal", "mask", "causal and mask", "library's mask", "bias", "half", "empty rows", "grouped",
+           "softcap", "sinks", "uniform", "blocked", "scaled")  # fmt: skip
+
+
+def long_call(kind: str) -> AttentionInputs:
+    """A call of 2 x 4 heads and 33 positions, to be taken for a long one."""
     generator = torch.Generator().manual_seed(0)
     dtype = torch.bfloat16 if kind == "half" else torch.float32
     query, key, value = (
         torch.randn(2, n_heads, 33, 8, generator=generator).to(dtype)
         for n_heads in (4, *[2 if kind == "grouped" else 4] * 2)
     )
-    choices: dict[str, dict[str, Any]] = {
+    mask = torch.rand(33, 33, generator=generator) > 0.3
+    mask[:, 0] = True
+    future = torch.full((2, 1, 33, 33), torch.finfo(torch.float32).min).triu(1)
+    future[1, :, :, 30:] = torch.finfo(torch.float32).min  # padding; its rows see the text
+    some = torch.tensor([1, 3])
+    options: dict[str, dict[str, Any]] = {
         "causal": {"causal": True},
-        "mask": {"mask": torch.rand(33, 33, generator=generator) > 0.3},
-        "bias": {"bias": torch.randn(1, 4, 33, 33, generator=generator)},
-        "empty rows": {"mask": (torch.arange(33) != 7)[:, None].expand(33, 33)},
-        "softcap": {"softcap": 5.0, "scale": 2.0},
+        "mask": {"mask": mask},
+        "causal and mask": {"mask": mask, "causal": True},
+        "library's mask": {"mask": future},
+        "bias": {"bias": torch.randn(1, 4, 33, 33, generator=generator), "causal": True},
+        "empty rows": {"mask": (torch.arange(33) != 7)[:, None].expand(33, 33), "causal": True},
+        "softcap": {"softcap": 5.0, "scale": 2.0, "causal": True},
+        "sinks": {"sinks": torch.randn(4, generator=generator), "causal": True},
+        "uniform": {"edits": (UniformWeights(some),), "causal": True},
+        "blocked": {"edits": (BlockKeys(some, rows=torch.tensor([0, 1]), keys=torch.tensor([2])),), "causal": True},
+        "scaled": {"edits": (ScaleOutput(some, positions=torch.tensor([4])),), "causal": True},
     }
-    options = choices.get(kind, {})
-    expected = attend(query, key, value, **options)
-    monkeypatch.setattr("mha_core.attention._LARGE", 0)
-    found = attend(query, key, value, **options)
-    assert torch.equal(found.weights, expected.weights)
-    assert torch.equal(found.head_outputs, expected.head_outputs)
-    assert (found.empty_rows is None) == (expected.empty_rows is None) == (kind != "empty rows")
-    if expected.empty_rows is not None and found.empty_rows is not None:
-        assert torch.equal(found.empty_rows, expected.empty_rows)
+    return AttentionInputs(query, key, value, **options.get(kind, {}))
 
 
-def test_many_scores_still_have_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mha_core.attention._LARGE", 0)
-    query, key, value = (torch.randn(1, 2, 5, 4, requires_grad=True) for _ in range(3))
-    attend(query, key, value).head_outputs.sum().backward()
-    assert all(tensor.grad is not None and bool(tensor.grad.isfinite().all()) for tensor in (query, key, value))
+@pytest.fixture(params=[16, 512])
+def taken_for_long(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention_by_head, "LARGE", 0)
+    monkeypatch.setattr(attention_by_head, "_ROWS", request.param)
+
+
+@pytest.mark.usefixtures("taken_for_long")
+@pytest.mark.parametrize("kind", BY_HEAD)
+def test_weights_made_head_by_head_are_those_of_the_whole_call(kind: str) -> None:
+    inputs = long_call(kind)
+    expected = inputs.weigh().weights
+    in_turn = torch.stack([weights.clone() for weights in attention_by_head.weigh_heads(inputs)], dim=1)
+    at_a_time = torch.stack(attention_by_head.map_heads(inputs, lambda _, weights: weights.clone()), dim=1)
+    for found in (in_turn, at_a_time, attention_by_head.weigh(inputs).weights):
+        assert found.dtype == expected.dtype
+        assert _close(found, expected)
+
+
+@pytest.mark.usefixtures("taken_for_long")
+@pytest.mark.parametrize("kind", BY_HEAD)
+def test_outputs_made_head_by_head_are_those_of_the_whole_call(kind: str) -> None:
+    inputs, seen = long_call(kind), {}
+
+    def look(first: int, weights: Tensor) -> None:
+        seen.update({first + i: weights[:, i].clone() for i in range(weights.shape[1])})
+
+    expected = inputs.attend()
+    with torch.inference_mode():
+        z, n_blocked = attention_by_head.outputs(inputs, look)
+    assert _close(z, expected.head_outputs, 0.01 if kind == "half" else 1e-6)
+    assert n_blocked == expected.n_blocked
+    assert _close(torch.stack([seen[head] for head in range(4)], dim=1), expected.weights)
+
+
+@pytest.mark.usefixtures("taken_for_long")
+def test_keys_that_are_closed_to_all_rows_are_left_out() -> None:
+    assert attention_by_head._cuts(long_call("plain"))[0][1] == 33
+    for kind in ("causal", "library's mask"):
+        cuts = attention_by_head._cuts(long_call(kind))
+        assert cuts[0][1] == min(33, -(-cuts[0][0].stop // 16) * 16)
+    assert all(n_keys == 33 for _, n_keys in attention_by_head._cuts(long_call("mask")))
+
+
+@pytest.mark.usefixtures("taken_for_long")
+def test_gradients_pass_through_a_long_call() -> None:
+    inputs = long_call("causal")
+    inputs.query.requires_grad_()
+    z, _ = attention_by_head.outputs(inputs)
+    (found,) = torch.autograd.grad(z.square().sum(), inputs.query)
+    (expected,) = torch.autograd.grad(inputs.attend().head_outputs.square().sum(), inputs.query)
+    assert _close(found, expected)
+
+
+@pytest.mark.usefixtures("taken_for_long")
+def test_many_threads_make_heads_of_many_calls_at_a_time() -> None:
+    calls = [long_call(kind) for kind in ("plain", "causal", "grouped", "library's mask")]
+    expected = [call.weigh().weights for call in calls]
+
+    def wrong(number: int) -> int:
+        which = number % len(calls)
+        found = attention_by_head.map_heads(calls[which], lambda _, weights: weights.clone())
+        return int(not _close(torch.stack(found, dim=1), expected[which]))
+
+    with ThreadPoolExecutor(8) as threads:
+        assert sum(threads.map(wrong, range(200))) == 0

@@ -10,7 +10,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from mha_core import AttentionKnockout, HeadAblation, HeadRef, Interventions, Model, Trace, attention, load_model
+from mha_core import (
+    AttentionKnockout,
+    HeadAblation,
+    HeadRef,
+    Interventions,
+    Model,
+    Trace,
+    attention_by_head,
+    load_model,
+)
 from tests.tiny import tiny_model_dir
 
 TEXT = "The animal crossed the road because it was frightened."
@@ -74,7 +83,7 @@ def test_a_long_texts_heads_are_made_one_by_one_and_are_those_of_the_layer(
     edits = [HeadAblation([head], "uniform", positions=[1]), AttentionKnockout([1], [2], layers=[0], site=site)]
     plan = Interventions(edits if planned else [])
     expected = model.run(TEXT, plan)
-    monkeypatch.setattr(attention, "_LARGE", 4)
+    monkeypatch.setattr(attention_by_head, "LARGE", 4)
     trace = model.run(TEXT, plan)
     for layer, site in slots(trace):
         weights = expected.weights(layer, site)
@@ -97,7 +106,7 @@ def test_a_long_text_runs_head_by_head_with_the_same_numbers(
     for edit in (HeadAblation([head]), HeadAblation([head], "scale", factor=-2.0, positions=[1]), knockout):
         expected, seen = model.run(TEXT, edit), {}
         with monkeypatch.context() as patch:
-            patch.setattr(attention, "_LARGE", 4)
+            patch.setattr(attention_by_head, "LARGE", 4)
 
             def look(slot: tuple[str, int], first: int, weights: Tensor, seen: dict = seen) -> None:
                 seen.update({(*slot, first + i): head.clone() for i, head in enumerate(weights)})
@@ -115,7 +124,7 @@ def test_a_long_text_runs_head_by_head_with_the_same_numbers(
 def test_whoever_walks_through_heads_is_not_put_into_inference_mode(
     llama: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attention, "_LARGE", 4)
+    monkeypatch.setattr(attention_by_head, "LARGE", 4)
     assert [torch.is_inference_mode_enabled() for _ in llama.run(TEXT).heads_weights(0)] == [False] * 4
 
 

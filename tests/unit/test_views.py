@@ -366,8 +366,8 @@ def test_what_is_kept_is_what_would_be_made_again(tiny: Callable[[str], Model], 
 
 
 def test_layers_are_kept_apart(llama: Model, trace: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mha_core.maps.EXACT_CELLS", 4)
-    monkeypatch.setattr("mha_core.maps.POOLED_CELLS", 4)
+    monkeypatch.setattr("mha_core.layer_numbers.EXACT_CELLS", 4)
+    monkeypatch.setattr("mha_core.layer_numbers.POOLED_CELLS", 4)
     kept = Kept()
     assert LayerMaps(llama, trace, "self", 0).is_long
     for layer in (0, 1, 0):
