@@ -43,7 +43,7 @@ function unpack(bytes) {
   const ends = header.meta.scale_to ?? header.meta.range ?? [0, 1];
   const [low, high] = Array.isArray(ends) ? ends : [0, ends];
   const arrays = {};
-  for (const { name, dtype, shape, offset, lower, small } of header.arrays) {
+  for (const { name, dtype, shape, offset, lower, above, small, least } of header.arrays) {
     const Type = types[dtype];
     const count = lower ? (shape[0] * (shape[0] + 1)) / 2 : shape.reduce((a, b) => a * b, 1);
     const start = bytes.byteOffset + 4 + length + offset;
@@ -54,8 +54,8 @@ function unpack(bytes) {
     const sent =
       small === undefined
         ? read(Type, start, count)
-        : widened(read(Uint8Array, start, count), read(Type, start + Math.ceil(count / 4) * 4, count - small));
-    const values = lower ? square(sent, shape[0]) : sent;
+        : widened(read(Uint8Array, start, count), least, read(Type, start + Math.ceil(count / 4) * 4, count - small));
+    const values = lower ? square(sent, shape[0], above) : sent;
     const array = { values, shape, dtype, scale: 1, base: 0 }; // a number is values[i] * scale + base
     if (dtype === "uint8") array.scale = 1 / 255;
     if (dtype === "uint16") Object.assign(array, { scale: (high - low) / 65535, base: low });
@@ -64,16 +64,16 @@ function unpack(bytes) {
   return { kind: header.kind, meta: header.meta, provenance: header.provenance || {}, arrays };
 }
 
-/** Numbers of which the small ones were sent as a byte, the others after them where the byte is 255 (packing.py). */
-function widened(bytes, large) {
+/** Numbers of which most were sent as a byte from `least` on, the others after them where it is 255 (packing.py). */
+function widened(bytes, least, large) {
   const values = new large.constructor(bytes);
-  for (let i = 0, next = 0; next < large.length; i++) if (bytes[i] === 255) values[i] = large[next++];
+  for (let i = 0, next = 0; i < bytes.length; i++) values[i] = bytes[i] === 255 ? large[next++] : bytes[i] + least;
   return values;
 }
 
-/** The square of which only the rows up to the diagonal were sent; above it are zeros. */
-function square(sent, size) {
-  const whole = new sent.constructor(size * size);
+/** The square of which only the rows up to the diagonal were sent; above it is one number. */
+function square(sent, size, above) {
+  const whole = new sent.constructor(size * size).fill(above);
   for (let row = 0, from = 0; row < size; from += ++row) whole.set(sent.subarray(from, from + row + 1), row * size);
   return whole;
 }

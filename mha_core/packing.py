@@ -1,9 +1,10 @@
 """How one array travels to a browser: little-endian, C order, and a long map in few bytes.
 
 Two things shorten a map of thousands of positions, and `assets/common.js` or `decode` undoes them. Of a causal one,
-which has zeros above its diagonal, the rest alone is written, row by row (`lower` in its entry). Of one in 16 bits,
-whose weights are nearly all small, each is one byte; where that is 255, the number is the next of those that stand in
-16 bits after all the bytes (`small`: how many do not). A map of 2,048 positions is 2.3 MB then instead of 8.4.
+which has one number above its diagonal (`above`: usually 0), the rest alone is written, row by row (`lower`). Of one in
+16 bits, whose numbers are nearly all close together, each is one byte, counted from `least`; where that is 255, the
+number is the next of those that stand in 16 bits after all the bytes (`small`: how many do not). A map of 2,048
+positions is 2.3 MB then instead of 8.4.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _ESCAPE = 255
 def encode(name: str, array: NDArray[Any], *, causal: bool = False) -> tuple[dict[str, Any], bytes]:
     """An array's entry in the header (dtype, shape, and what was left out), and its bytes, to a multiple of four.
 
-    causal: of a long square map, zeros above the diagonal may be left out.
+    causal: of a long square map, what is above the diagonal may be left out.
 
     Raises:
         TypeError: neither boolean, integer nor real.
@@ -37,13 +38,16 @@ def encode(name: str, array: NDArray[Any], *, causal: bool = False) -> tuple[dic
     values = _narrow(name, array)
     entry: dict[str, Any] = {"dtype": values.dtype.name, "shape": list(values.shape)}
     if causal and _is_long_triangle(values):
-        entry["lower"] = True
+        entry |= {"lower": True, "above": values[0, -1].item()}
         values = np.concatenate([row[: number + 1] for number, row in enumerate(values)])
     if values.dtype == np.uint16 and values.size >= _LONG**2 // 2:
-        large = values[values >= _ESCAPE]
+        usual = int(np.median(values.reshape(-1)[::997]))
+        least = 0 if usual < _ESCAPE else usual - _ESCAPE // 2
+        steps = values - np.uint16(least)  # what is below becomes very large
+        large = values[steps >= _ESCAPE]
         if 2 * len(large) < values.size:
-            entry["small"] = values.size - len(large)
-            small = np.minimum(values, _ESCAPE).astype(np.uint8).tobytes()
+            entry |= {"small": values.size - len(large), "least": least}
+            small = np.minimum(steps, _ESCAPE).astype(np.uint8).tobytes()
             return entry, _padded(small) + _padded(large.tobytes())
     return entry, _padded(values.tobytes(order="C"))
 
@@ -60,8 +64,8 @@ def decode(entry: Mapping[str, Any], data: bytes, start: int) -> NDArray[Any]:
     shape = tuple(entry["shape"])
     count = shape[0] * (shape[0] + 1) // 2 if entry.get("lower") else int(np.prod(shape, dtype=np.int64))
     if "small" in entry:
-        values = _part(entry, data, start, _DTYPES["uint8"], count).astype(dtype)
-        large = values == _ESCAPE
+        steps = _part(entry, data, start, _DTYPES["uint8"], count)
+        values, large = steps.astype(dtype) + dtype.type(entry["least"]), steps == _ESCAPE
         n_large = count - int(entry["small"])
         if int(large.sum()) != n_large:
             raise ValueError(f"Array {entry['name']!r} promises {n_large} large numbers and has {int(large.sum())}.")
@@ -69,7 +73,7 @@ def decode(entry: Mapping[str, Any], data: bytes, start: int) -> NDArray[Any]:
         values.flags.writeable = False
     else:
         values = _part(entry, data, start, dtype, count)
-    return _whole(values, shape[0]) if entry.get("lower") else values.reshape(shape)
+    return _whole(values, shape[0], entry["above"]) if entry.get("lower") else values.reshape(shape)
 
 
 def _part(entry: Mapping[str, Any], data: bytes, start: int, dtype: np.dtype[Any], count: int) -> NDArray[Any]:
@@ -83,15 +87,16 @@ def _padded(data: bytes) -> bytes:
 
 
 def _is_long_triangle(array: NDArray[Any]) -> bool:
-    """Whether it is a large square with nothing above the diagonal."""
+    """Whether it is a large square with one number everywhere above the diagonal."""
     if array.ndim != 2 or array.shape[0] != array.shape[1] or len(array) < _LONG:
         return False
-    return not any(row[number + 1 :].any() for number, row in enumerate(array))
+    above = array[0, -1]
+    return all((row[number + 1 :] == above).all() for number, row in enumerate(array))
 
 
-def _whole(values: NDArray[Any], size: int) -> NDArray[Any]:
+def _whole(values: NDArray[Any], size: int, above: float) -> NDArray[Any]:
     """The square whose rows up to the diagonal are `values`."""
-    square = np.zeros((size, size), dtype=values.dtype)
+    square = np.full((size, size), above, dtype=values.dtype)
     square[np.tri(size, dtype=bool)] = values
     return square
 

@@ -17,6 +17,7 @@ from mha_core.tokens import Tokens
 
 HIDE = ("", "special", "first")
 PAIRS = ("", "AA", "AB", "BA", "BB")
+_WORDS = 128  # rows of words that are made at a time: a megabyte of a long text, which stays in the processor's cache
 Floats = NDArray[np.floating]
 
 
@@ -104,6 +105,7 @@ class Selection:
         self._rows, self._columns = _kept(queries, self.options, 0), _kept(keys, self.options, 1)
         _require_something(self._rows, self._columns, self.options)
         self._words = (_Words(queries, self._rows), _Words(keys, self._columns)) if self.options.words else None
+        self._some_rows = self._words[0].parts(queries, self._rows) if self._words else []
 
     def of(self, weights: ArrayLike) -> tuple[Floats, Floats, Floats]:
         """What is left of maps [head, query, key], never renormalised: the maps themselves [head, row, column]; how
@@ -164,10 +166,11 @@ class Selection:
         """Pieces joined to words: the maps, and the rows' sums."""
         counts = rows.lengths.astype(array.dtype)
         part = np.empty((len(array), len(rows.first), len(columns.first)), dtype=array.dtype)
-        for head, whole in enumerate(array):  # one by one: each step would go through all of a long text's 150 MB
-            joined = rows.add_up(_take(whole, self._rows, axis=0), axis=0)
-            joined = columns.add_up(_take(joined, self._columns, axis=1), axis=1)
-            np.divide(joined, counts[:, None], out=part[head])
+        for head, whole in enumerate(array):
+            for words, positions, some in self._some_rows:  # each step would go through a long text's megabytes
+                joined = words.add_up(_take(whole, positions, axis=0), axis=0)
+                joined = columns.add_up(_take(joined, self._columns, axis=1), axis=1)
+                np.divide(joined, counts[some, None], out=part[head, some])
         return part, rows.add_up(mass[:, self._rows], axis=1) / counts
 
 
@@ -183,6 +186,16 @@ class _Words:
         more = [(number, np.flatnonzero(self.lengths > number)) for number in range(1, int(self.lengths.max()))]
         self._starts = torch.from_numpy(starts)
         self._more = [(torch.from_numpy(which), torch.from_numpy(starts[which] + number)) for number, which in more]
+
+    def parts(self, tokens: Tokens, positions: NDArray[np.intp]) -> list[tuple[_Words, NDArray[np.intp], slice]]:
+        """Some of the words at a time: the words, their positions, and which of all the words they are."""
+        ends = np.append(self._starts.numpy(), len(positions))
+        parts = []
+        for start in range(0, len(self.lengths), _WORDS):
+            stop = min(start + _WORDS, len(self.lengths))
+            some = positions[ends[start] : ends[stop]]
+            parts.append((_Words(tokens, some), some, slice(start, stop)))
+        return parts
 
     def add_up(self, array: Floats, axis: int) -> Floats:
         """Pieces along an axis added up to words."""

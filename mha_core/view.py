@@ -49,7 +49,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -231,6 +231,19 @@ def to_uint16(values: ArrayLike, scale_to: tuple[float, float] = (0.0, 1.0)) -> 
         scaled *= np.float32(65535 / (high - low))
         into[start : start + _CHUNK] = np.rint(scaled.clip(0, 65535, out=scaled), out=scaled)
     return steps
+
+
+def light_difference(view: View, least: int = 256) -> View:
+    """A difference (`map`, `range` [-top, top]) in 16 bits, where it has more than `least` positions a side.
+
+    No difference stays no difference: 0 is one of the steps.
+    """
+    array = np.asarray(view.arrays["map"])
+    if max(array.shape) <= least or np.isnan(array).any():
+        return view
+    step = view.meta["range"][1] / 32767
+    ends = (-32768 * step, 32767 * step)
+    return replace(view, arrays={"map": to_uint16(array, ends)}, meta={**view.meta, "scale_to": list(ends)})
 
 
 def top_of_rows(weights: ArrayLike, k: int) -> tuple[NDArray[np.float32], NDArray[np.int32]]:

@@ -23,7 +23,7 @@ from mha_core.ui.sidebar import Shared, load, model_title, model_titles
 from mha_core.ui.state import DEFAULT_KINDS, MAX_NAME, MAX_PANELS, MAX_TEXT, QUANTITIES, WHOLE_LAYER, Panel, parse_heads
 from mha_core.ui.stores import store
 from mha_core.ui.text import plain
-from mha_core.view import View
+from mha_core.view import View, light_difference
 from mha_core.views import provenance
 
 MINIMAL_PAIR = (
@@ -292,7 +292,7 @@ def _difference_of(first: DrawnPanel, second: DrawnPanel) -> None:
     view = View("matrix", {"map": array}, meta, made)
     map_side, row_side = st.columns([3, 2], gap="medium")
     with map_side:
-        components.matrix(view, key="difference_map")
+        components.matrix(light_difference(view), key="difference_map")
         export_menu(view, "difference", "difference")
     with row_side:
         st.caption(plain(

@@ -23,7 +23,7 @@ from mha_core.ui.sidebar import Shared
 from mha_core.ui.state import MAX_PLAN, MAX_PLANS, SavedPlan
 from mha_core.ui.stores import store
 from mha_core.ui.text import plain
-from mha_core.view import View
+from mha_core.view import View, light_difference
 from mha_core.views import provenance
 
 
@@ -107,7 +107,8 @@ def _before_after(shared: Shared, changed: Trace, change: DownstreamChange, site
     elif view == "after":
         components.matrix(changed_maps.matrix_view(head), key="downstream_after")
     else:
-        components.matrix(clean_maps.difference_view(changed_maps, head), key="downstream_difference")
+        difference = clean_maps.difference_view(changed_maps, head)
+        components.matrix(light_difference(difference), key="downstream_difference")
 
 
 def direct_card(shared: Shared, site: str, sweep: HeadSweep | None) -> None:

@@ -22,7 +22,7 @@ from playwright.sync_api import Locator, Page, expect
 from mha_core import palette
 from mha_core.standalone import to_html
 from mha_core.ui import components
-from mha_core.view import View, to_uint16, top_of_rows
+from mha_core.view import View, light_difference, to_uint16, top_of_rows
 from tests.browser.apps import synthetic
 
 pytestmark = pytest.mark.browser
@@ -620,6 +620,20 @@ def test_small_weights_of_a_long_map_arrive_as_they_were(offline: Callable[..., 
             page.keyboard.press(key)
             value = array[cell] / 65535
             expect(spoken(page)).to_contain_text(f"{value:.4f}" if value > 1e-3 or not value else "1.5e-5")
+
+
+def test_small_differences_of_a_long_map_arrive_as_they_were(offline: Callable[..., Page]) -> None:
+    array = np.tril((np.random.default_rng(7).random((600, 600), dtype=np.float32) - np.float32(0.5)) ** 21)
+    array[1:3, :3] = (0.25, -0.0625, 0), (-0.5, 0, 0.001)
+    view = light_difference(View("matrix", {"map": array}, {"range": [-0.5, 0.5], "diverging": True, "causal": True}))
+    assert len(view.pack()) < array.nbytes / 7
+    page = offline(view)
+    page.locator(".hs-matrix").focus()
+    keys = ("ArrowDown", "ArrowRight", "ArrowDown", "ArrowLeft", "ArrowRight", "ArrowRight")
+    said = ("+0.2500", "-0.0625", "0.0000", "-0.5000", "0.0000", "+0.0010")
+    for key, number in zip(keys, said, strict=True):
+        page.keyboard.press(key)
+        expect(spoken(page)).to_contain_text(f", {number}")
 
 
 def test_where_nobody_listens_a_click_asks_no_server(page: Page, serve: Serve) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from mha_core import palette
 from mha_core.paths import asset
-from mha_core.view import View, max_pool, to_uint16, top_of_rows
+from mha_core.view import View, light_difference, max_pool, to_uint16, top_of_rows
 
 
 def test_a_view_comes_back_as_it_was() -> None:
@@ -250,8 +250,27 @@ def test_small_weights_travel_in_a_byte_each_and_arrive_as_they_were(shape: str)
     np.testing.assert_array_equal(found["after"], np.arange(5))
 
 
+def test_small_differences_travel_in_a_byte_each_and_none_stays_none() -> None:
+    rng = np.random.default_rng(7)
+    array = np.tril((rng.random((600, 600), dtype=np.float32) - np.float32(0.5)) ** 21).astype(np.float32)
+    array[2, 1] = -0.25
+    top = float(np.abs(array).max())
+    view = View("matrix", {"map": array}, {"range": [-top, top], "diverging": True, "causal": True})
+    light = light_difference(view)
+    sent = light.pack()
+    assert len(sent) < 0.4 * array.nbytes
+    found = View.unpack(sent).arrays["map"].astype(np.float64)
+    np.testing.assert_array_equal(found, light.arrays["map"])
+    low, high = light.meta["scale_to"]
+    values = low + found * (high - low) / 65535
+    assert np.abs(values - array).max() <= top / 65000
+    assert np.abs(values[np.triu_indices(600, 1)]).max() < 1e-12
+    short = View("matrix", {"map": array[:9, :9]}, view.meta)
+    assert light_difference(short) is short
+
+
 def test_large_weights_stay_in_two_bytes() -> None:
-    steps = np.full((600, 600), 255, np.uint16)
+    steps = np.random.default_rng(8).integers(0, 65536, (600, 600), dtype=np.uint16)
     sent = View("matrix", {"map": steps}).pack()
     assert b'"small"' not in sent
     np.testing.assert_array_equal(View.unpack(sent).arrays["map"], steps)
