@@ -150,12 +150,22 @@ def aligned_difference(
                 )
     shared, rests = [], []
     for side, weights in enumerate((first, second)):
-        rows = weights[..., [pair[side] for pair in pairs], :]
-        part = rows[..., [pair[side] for pair in key_pairs]]
+        rows = _take(weights, [pair[side] for pair in pairs], -2)
+        part = _take(rows, [pair[side] for pair in key_pairs], -1)
         rests.append((rows.sum(dim=-1) - part.sum(dim=-1)).clamp_min(0))
         shared.append(part)
-    whole = [_shares(torch.cat([part, rest[..., None]], dim=-1)) for part, rest in zip(shared, rests, strict=True)]
-    return AlignedDifference(shared[0] - shared[1], row_divergence(*whole), rests[0], rests[1], pairs, key_pairs)
+    whole = shared
+    if any(bool(rest.any()) for rest in rests):
+        whole = [torch.cat([part, rest[..., None]], dim=-1) for part, rest in zip(shared, rests, strict=True)]
+    divergence = row_divergence(*map(_shares, whole))
+    return AlignedDifference(shared[0] - shared[1], divergence, rests[0], rests[1], pairs, key_pairs)
+
+
+def _take(weights: Tensor, places: list[int], dim: int) -> Tensor:
+    """Positions along an axis; the weights themselves where that is all of them: a long text's take megabytes."""
+    if places == list(range(weights.shape[dim])):
+        return weights
+    return weights.index_select(dim, torch.tensor(places))
 
 
 def _shares(rows: Tensor) -> Tensor:
