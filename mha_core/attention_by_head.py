@@ -55,17 +55,6 @@ def weigh_head(inputs: AttentionInputs, head: int) -> Tensor:
     return _weigh_head(inputs.of_head(head), _cuts(inputs), _Scratch())
 
 
-def weigh_heads(inputs: AttentionInputs) -> Iterator[Tensor]:
-    """Each head's weights in turn, [batch, query, key]: those of `inputs.weigh()`.
-
-    The next head's come into the same memory, so that what is to last must be copied before.
-    """
-    cuts = _cuts(inputs)
-    with _scratch() as scratch:
-        for head in range(inputs.query.shape[1]):
-            yield _weigh_head(inputs.of_head(head), cuts, scratch)
-
-
 def map_heads(inputs: AttentionInputs, function: Callable[[int, Tensor], T]) -> list[T]:
     """function(head, weights [batch, query, key]) of every head, several at a time.
 
@@ -81,6 +70,26 @@ def map_heads(inputs: AttentionInputs, function: Callable[[int, Tensor], T]) -> 
 
     with ThreadPoolExecutor(torch.get_num_threads()) as threads:
         return list(threads.map(one, range(inputs.query.shape[1])))
+
+
+def map_rows(inputs: AttentionInputs, function: Callable[[slice, Tensor], T]) -> list[T]:
+    """function(rows, weights [batch, head, row, key]) of some query positions after the others, several at a time: for
+    what is made of all heads together.
+
+    Of the keys, the last may be missing where no row may see them. The memory is used again after the call.
+    """
+    if not _is_plain(inputs):
+        weights = inputs.weigh().weights
+        return [function(rows, weights[:, :, rows]) for rows, _ in _cuts(inputs, _ROWS)]
+
+    def one(cut: Cut) -> T:
+        with _scratch() as scratch:
+            with torch.inference_mode():
+                weights = _weigh_rows(inputs, cut, scratch)
+            return function(cut[0], weights)
+
+    with ThreadPoolExecutor(torch.get_num_threads()) as threads:
+        return list(threads.map(one, _cuts(inputs, max(_LANES, _ROWS // inputs.query.shape[1] // _LANES * _LANES))))
 
 
 def outputs(inputs: AttentionInputs, look: Look | None = None) -> tuple[Tensor, tuple[int, ...]]:
@@ -128,35 +137,42 @@ def _weigh_head(one: AttentionInputs, cuts: list[Cut], scratch: _Scratch) -> Ten
         return one.weigh().weights[:, 0]
     weights = scratch.weights(one)
     for rows, n_keys in cuts:
-        part = one.of_rows(rows, n_keys)
-        shape = (*part.query.shape[:3], n_keys)
-        scores = attention_scores(
-            part.query, part.key, mask=part.mask, bias=part.bias, scale=part.scale, softcap=part.softcap,
-            out=scratch.room(0, shape),
-        )  # fmt: skip
-        weights[:, rows, :n_keys] = torch.softmax(scores, -1, out=scratch.room(1, shape))[:, 0]
+        weights[:, rows, :n_keys] = _weigh_rows(one, (rows, n_keys), scratch)[:, 0]
         weights[:, rows, n_keys:] = 0
-    if bool(weights[..., 0].isnan().any()):  # a row that may attend to nothing
-        return one.weigh().weights[:, 0]
     return weights
 
 
-def _cuts(inputs: AttentionInputs) -> list[Cut]:
+def _weigh_rows(inputs: AttentionInputs, cut: Cut, scratch: _Scratch) -> Tensor:
+    """Weights of some rows of a plain call, [batch, head, row, key], for as many keys as the cut says."""
+    part = inputs.of_rows(*cut)
+    shape = (*part.query.shape[:3], cut[1])
+    scores = attention_scores(
+        part.query, part.key, mask=part.mask, bias=part.bias, scale=part.scale, softcap=part.softcap,
+        out=scratch.room(0, shape, part.query),
+    )  # fmt: skip
+    weights = torch.softmax(scores, -1, out=scratch.room(1, shape, part.query))
+    if bool(weights[..., 0].isnan().any()):  # a row that may attend to nothing
+        return part.weigh().weights
+    return weights
+
+
+def _cuts(inputs: AttentionInputs, n_rows: int | None = None) -> list[Cut]:
     """Rows that are worked on together, and how many keys, from the first on, some of them may see."""
+    n_rows = _ROWS if n_rows is None else n_rows
     key = inputs.query if inputs.mask is None else inputs.mask  # one mask serves all layers of a run
-    known = _KNOWN.get(key)
-    size = (inputs.query.shape[2], inputs.key.shape[2], inputs.causal, _ROWS)
-    if known is None or known[0] != size:
-        known = _KNOWN[key] = size, _find_cuts(inputs)
-    return known[1]
+    known = _KNOWN.setdefault(key, {})
+    which = (inputs.query.shape[2], inputs.key.shape[2], inputs.causal, n_rows)
+    if which not in known:
+        known[which] = _find_cuts(inputs, n_rows)
+    return known[which]
 
 
-def _find_cuts(inputs: AttentionInputs) -> list[Cut]:
+def _find_cuts(inputs: AttentionInputs, n_rows: int) -> list[Cut]:
     n_queries, n_keys = inputs.query.shape[2], inputs.key.shape[2]
     mask = None if inputs.mask is None else as_4d("mask", inputs.mask)
     cuts = []
-    for start in range(0, n_queries, _ROWS):
-        rows = slice(start, min(start + _ROWS, n_queries))
+    for start in range(0, n_queries, n_rows):
+        rows = slice(start, min(start + n_rows, n_queries))
         stop = rows.stop if inputs.causal else n_keys
         if mask is not None and mask.shape[3] == n_keys:
             stop = min(stop, _n_open(mask if mask.shape[2] == 1 else mask[:, :, rows]))
@@ -172,7 +188,7 @@ def _n_open(mask: Tensor) -> int:
     return int(is_open.flatten(0, 2).any(dim=0).nonzero()[-1]) + 1
 
 
-_KNOWN: MutableMapping[Tensor, tuple[tuple[int, int, bool, int], list[Cut]]] = WeakIdKeyDictionary()
+_KNOWN: MutableMapping[Tensor, dict[tuple[int, int, bool, int], list[Cut]]] = WeakIdKeyDictionary()
 
 
 class _Scratch:
@@ -189,11 +205,11 @@ class _Scratch:
             self._weights = _memory(one.query, shape)
         return self._weights
 
-    def room(self, which: int, shape: tuple[int, ...]) -> Tensor:
+    def room(self, which: int, shape: tuple[int, ...], like: Tensor) -> Tensor:
         """Room for some rows of that shape: number 0 for scores, 1 for their softmax."""
         size = torch.Size(shape).numel()
-        if self._rooms[which].numel() < size or self._rooms[which].device != self._weights.device:
-            self._rooms[which] = _memory(self._weights, (size,))
+        if self._rooms[which].numel() < size or self._rooms[which].device != like.device:
+            self._rooms[which] = _memory(like, (size,))
         return self._rooms[which][:size].view(shape)
 
     @property

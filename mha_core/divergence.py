@@ -8,7 +8,7 @@ Attention that goes to no key (a sink's, or all of an empty row's) counts as one
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,21 +74,13 @@ def normalised(divergence: Tensor) -> Tensor:
     return divergence / LN2
 
 
-def mean_map(heads: Iterable[Tensor]) -> Tensor:
-    """The mean of maps [query, key], such as `Trace.heads_weights` gives one after the other."""
-    total, count = torch.zeros(()), 0
-    for count, weights in enumerate(heads, start=1):
-        total = weights.clone() if count == 1 else total.add_(weights)
-    return total.div_(count)
+def divergence_from_mean(weights: Tensor) -> tuple[Tensor, Tensor]:
+    """The mean over heads, and how far each head's rows are from it in nats: what averaging the heads hides.
 
-
-def mean_divergence(weights: Tensor, mean: Tensor) -> float:
-    """How far a head is from its layer's mean map, in nats: what averaging the heads hides.
-
-    The mean over queries of the Jensen–Shannon divergence between the head's row and the mean of all heads' rows.
-    weights: the head's, [query, key]. mean: the layer's `mean_map`.
+    weights: [head, row, key]. Returns the mean [row, key] and the Jensen–Shannon divergences [head, row].
     """
-    return float(row_divergence(weights, mean).mean())
+    mean = weights.mean(dim=0)
+    return mean, row_divergence(weights, mean)
 
 
 @dataclass(frozen=True, eq=False)

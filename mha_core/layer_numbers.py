@@ -7,8 +7,8 @@ never held together. It takes long to make, so that a page may keep it: what is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol, TypeVar
 
@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mha_core.divergence import mean_divergence, mean_map
+from mha_core.divergence import divergence_from_mean
 from mha_core.model import Model
 from mha_core.norms import value_norms
 from mha_core.pooling import Displayed, Frame, MapOptions, Selection, displayed
@@ -117,11 +117,6 @@ class LayerNumbers:
         weights = self.trace.head_weights(self.layer, head, self.site)
         return weights if self.look.quantity == "weights" else weights * self.norms[head]  # `norms.value_weighted`
 
-    def each(self) -> Iterator[Tensor]:
-        """Each head's `numbers_of` in turn; the next one's may come into the same memory."""
-        for head, weights in enumerate(self.trace.heads_weights(self.layer, self.site)):
-            yield weights if self.look.quantity == "weights" else weights * self.norms[head]
-
     def map(self, function: Callable[[Tensor], T]) -> list[T]:
         """function of every head's `numbers_of`, several at a time; it may not keep them."""
         if self.look.quantity == "weights":
@@ -197,18 +192,43 @@ class LayerNumbers:
         """Too long for every head of the layer to travel cell by cell."""
         return max(len(self.frame.query_labels), len(self.frame.key_labels)) > EXACT_CELLS
 
-    def divergence_from_average(self) -> NDArray[np.float32]:
-        """How far each head's weights are from the average of the layer's, [head] in nats (`mean_divergence`)."""
-        plain = replace(self, look=Look())
+    @property
+    def averaged(self) -> tuple[Tensor, NDArray[np.float32]]:
+        """The mean of the heads' weights over the tokens themselves, [query, key], and how far each head is from it,
+        [head] in nats: the mean over queries of the Jensen–Shannon divergence of its rows from the mean's.
+        """
 
-        def make() -> NDArray[np.float32]:
-            mean = plain.mean
-            return np.array(plain.map(lambda weights: mean_divergence(weights, mean)), dtype=np.float32)
+        def make() -> tuple[Tensor, NDArray[np.float32]]:
+            mean = torch.zeros(self._shape)
 
-        return plain.kept("divergence from the average", make)
+            def part(rows: slice, weights: Tensor) -> Tensor:
+                mean[rows, : weights.shape[-1]], divergence = divergence_from_mean(weights)
+                return divergence.sum(dim=-1)
+
+            sums = torch.stack(self.trace.map_rows(part, self.layer, self.site)).sum(dim=0)
+            return mean, (sums / len(mean)).numpy()
+
+        return self.keep((self.trace.serial, self.site, self.layer, "averaged"), make)
 
     @property
     def mean(self) -> Tensor:
         """The mean of the heads' numbers, [query, key], over the tokens themselves."""
-        key = (self.trace.serial, self.site, self.layer, self.look.quantity, "mean")
-        return self.keep(key, lambda: mean_map(self.each()))
+        if self.look.quantity == "weights":
+            return self.averaged[0]
+
+        def make() -> Tensor:
+            mean, norms = torch.zeros(self._shape), self.norms[:, None]
+
+            def part(rows: slice, weights: Tensor) -> None:
+                n_keys = weights.shape[-1]
+                mean[rows, :n_keys] = (weights * norms[..., :n_keys]).mean(dim=0)
+
+            self.trace.map_rows(part, self.layer, self.site)
+            return mean
+
+        return self.keep((self.trace.serial, self.site, self.layer, "mean value-weighted"), make)
+
+    @property
+    def _shape(self) -> tuple[int, int]:
+        queries, keys = self.trace.site_tokens(self.site)
+        return len(queries), len(keys)

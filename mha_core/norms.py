@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from mha_core.divergence import mean_map
 from mha_core.trace import Trace
 
 Progress = Callable[[int, int], None]
@@ -98,6 +97,10 @@ def _layers(trace: Trace, site: str | None, progress: Progress | None) -> Iterat
 
 def _mixed(trace: Trace, layer: int, site: str | None) -> Tensor:
     """0.5 A + 0.5 I of one layer, [query, key]."""
-    mean = mean_map(trace.heads_weights(layer, site)).mul_(0.5)
-    mean.diagonal().add_(0.5)
-    return mean
+    mixed = torch.eye(len(trace.site_tokens(site)[0])).mul_(0.5)
+
+    def part(rows: slice, weights: Tensor) -> None:
+        mixed[rows, : weights.shape[-1]] += weights.mean(dim=0).mul_(0.5)
+
+    trace.map_rows(part, layer, site)
+    return mixed

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from mha_core.attention import AttentionInputs, AttentionWeights
-from mha_core.attention_by_head import is_large, map_heads, weigh, weigh_head, weigh_heads
+from mha_core.attention_by_head import is_large, map_heads, map_rows, weigh, weigh_head
 from mha_core.devices import at_home
 from mha_core.interventions import Interventions
 from mha_core.tokens import Tokens
@@ -128,22 +128,6 @@ class Trace:
         with torch.inference_mode():
             return at_home(weigh_head(record, head)[0])
 
-    def heads_weights(self, layer: int, site: str | None = None) -> Iterator[Tensor]:
-        """Attention weights of each head of a layer in turn, [query, key].
-
-        Of a long text they stand in the same memory one after the other: what is to last must be copied before the
-        next.
-        """
-        record = self._records[self._slot(layer, site)]
-        if not is_large(record) or self.holds_weights(layer, site):
-            yield from self.weights(layer, site)
-            return
-        heads = weigh_heads(record)
-        for _ in range(record.query.shape[1]):
-            with torch.inference_mode():  # not around the `yield`, where it would hold for whoever asks
-                weights = next(heads)
-            yield at_home(weights[0])
-
     def map_heads(self, function: Callable[[int, Tensor], T], layer: int, site: str | None = None) -> list[T]:
         """function(head, weights [query, key]) of every head of a layer; of a long text several heads at a time, and in
         memory that is used again after the call: what is to last must be copied in it.
@@ -152,6 +136,16 @@ class Trace:
         if not is_large(record) or self.holds_weights(layer, site):
             return [function(head, weights) for head, weights in enumerate(self.weights(layer, site))]
         return map_heads(record, lambda head, weights: function(head, at_home(weights[0])))
+
+    def map_rows(self, function: Callable[[slice, Tensor], T], layer: int, site: str | None = None) -> list[T]:
+        """function(rows, weights [head, row, key]) of some query positions of a layer after the others: for what is
+        made of all heads together. As in `map_heads`; of the keys, the last may be missing where all these rows have 0.
+        """
+        record = self._records[self._slot(layer, site)]
+        if not is_large(record) or self.holds_weights(layer, site):
+            weights = self.weights(layer, site)
+            return [function(slice(0, weights.shape[1]), weights)]
+        return map_rows(record, lambda rows, weights: function(rows, at_home(weights[0])))
 
     def holds_weights(self, layer: int, site: str | None = None) -> bool:
         """Whether these are the weights that were asked for last, and need not be made again."""

@@ -305,7 +305,7 @@ def _averaging(maps: LayerMaps) -> None:
     with left:
         components.matrix(maps.average_view(), key="average")
     with right:
-        divergence = maps.divergence_from_average()  # the browser draws the average meanwhile
+        divergence = maps.averaged[1]
         names = [maps.name(head) for head in range(len(divergence))]
         st.dataframe(
             {"head": names, "JS divergence from the average": divergence.round(4)}, hide_index=True,

@@ -274,11 +274,26 @@ def taken_for_long(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
 def test_weights_made_head_by_head_are_those_of_the_whole_call(kind: str) -> None:
     inputs = long_call(kind)
     expected = inputs.weigh().weights
-    in_turn = torch.stack([weights.clone() for weights in attention_by_head.weigh_heads(inputs)], dim=1)
+    alone = torch.stack([attention_by_head.weigh_head(inputs, head) for head in range(4)], dim=1)
     at_a_time = torch.stack(attention_by_head.map_heads(inputs, lambda _, weights: weights.clone()), dim=1)
-    for found in (in_turn, at_a_time, attention_by_head.weigh(inputs).weights):
+    for found in (alone, at_a_time, attention_by_head.weigh(inputs).weights):
         assert found.dtype == expected.dtype
         assert _close(found, expected)
+
+
+@pytest.mark.usefixtures("taken_for_long")
+@pytest.mark.parametrize("kind", BY_HEAD)
+def test_weights_made_some_rows_at_a_time_are_those_of_the_whole_call(kind: str) -> None:
+    inputs = long_call(kind)
+    expected, found, rows = inputs.weigh().weights, torch.zeros(2, 4, 33, 33), []
+
+    def keep(some: slice, weights: Tensor) -> None:
+        found[:, :, some, : weights.shape[-1]] = weights.float()
+        rows.append(some.start)
+
+    attention_by_head.map_rows(inputs, keep)
+    assert _close(found, expected.float())
+    assert sorted(set(rows)) == sorted(rows)
 
 
 @pytest.mark.usefixtures("taken_for_long")
