@@ -251,6 +251,7 @@ def _why_figures(why: WeightExplanation, labels: tuple[str, ...]) -> None:
         key="why_dimensions", alt=f"{', '.join(parts)}: {len(why.q)} dimensions each",
     )  # fmt: skip
     order = np.argsort(-np.asarray(why.row_weights))[:16]
+    order = order[np.asarray(why.row_weights)[order] > 0]  # not what a mask has closed, whose scores are no numbers
     st.caption("The row's strongest keys after the softmax; all keys together sum to 1 (less with sinks).")
     st.dataframe(
         {
