@@ -24,6 +24,7 @@ from tests.tiny import tiny_model_dir
 
 TEXT = "The animal crossed the road because it was frightened."
 OTHER = "She read the letter twice before she answered it."
+Seen = dict[tuple[str, int, int], Tensor]
 TINY = ("llama", "gpt2", "bert", "bert-encoder", "gemma2", "t5", "bart")
 
 
@@ -80,8 +81,8 @@ def test_a_long_texts_heads_are_made_one_by_one_and_are_those_of_the_layer(
     model = tiny(family)
     site = model.run(TEXT).main_site
     head = HeadRef(0, 1, site=site)
-    edits = [HeadAblation([head], "uniform", positions=[1]), AttentionKnockout([1], [2], layers=[0], site=site)]
-    plan = Interventions(edits if planned else [])
+    knockout = AttentionKnockout([1], [2], layers=[0], site=site)
+    plan = Interventions([HeadAblation([head], "uniform", positions=[1]), knockout]) if planned else Interventions()
     expected = model.run(TEXT, plan)
     monkeypatch.setattr(attention_by_head, "LARGE", 4)
     trace = model.run(TEXT, plan)
@@ -104,11 +105,12 @@ def test_a_long_text_runs_head_by_head_with_the_same_numbers(
     head = HeadRef(0, 1, site=model.run(TEXT).main_site)
     knockout = AttentionKnockout([1], [2], layers=[0], site=head.site)
     for edit in (HeadAblation([head]), HeadAblation([head], "scale", factor=-2.0, positions=[1]), knockout):
-        expected, seen = model.run(TEXT, edit), {}
+        expected = model.run(TEXT, edit)
+        seen: Seen = {}
         with monkeypatch.context() as patch:
             patch.setattr(attention_by_head, "LARGE", 4)
 
-            def look(slot: tuple[str, int], first: int, weights: Tensor, seen: dict = seen) -> None:
+            def look(slot: tuple[str, int], first: int, weights: Tensor, seen: Seen = seen) -> None:
                 seen.update({(*slot, first + i): head.clone() for i, head in enumerate(weights)})
 
             trace = model.run(TEXT, edit, observe=look)
