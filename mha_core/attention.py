@@ -295,10 +295,14 @@ def _repeat_heads(tensor: Tensor, n_heads: int) -> Tensor:
     return expanded.reshape(batch, n_heads, length, d_head)
 
 
-def _softmax(scores: Tensor, sinks: Tensor | None) -> Tensor:
-    dtype = torch.float32 if scores.dtype in (torch.float16, torch.bfloat16) else scores.dtype
+def softmax_of(scores: Tensor, sinks: Tensor | None = None, out: Tensor | None = None) -> Tensor:
+    """The softmax over the keys of scores [batch, head, query, key]; of half precision in float32.
+
+    sinks: as in `attend`. out: memory of that size to make it in, where there are no sinks.
+    """
+    dtype = torch.float32 if is_half(scores) else scores.dtype
     if sinks is None:
-        return scores.softmax(dim=-1, dtype=dtype)
+        return torch.softmax(scores, -1, dtype=dtype, out=out)
     if sinks.numel() != scores.shape[1]:
         raise ValueError(f"sinks has {sinks.numel()} numbers and there are {scores.shape[1]} heads; one per head.")
     sink = sinks.reshape(1, -1, 1, 1).to(scores.dtype).expand(*scores.shape[:-1], 1)
@@ -307,7 +311,7 @@ def _softmax(scores: Tensor, sinks: Tensor | None) -> Tensor:
 
 def _softmax_rows(scores: Tensor, sinks: Tensor | None) -> tuple[Tensor, Tensor | None]:
     """Weights, and where a row may attend to nothing: all its scores are minus infinity, and its weights are zero."""
-    weights = _softmax(scores, sinks)
+    weights = softmax_of(scores, sinks)
     if scores.shape[-1] == 0:
         return weights, None
     # Such a row comes out of the softmax as NaN (with sinks: as zeros). NaN from NaN inputs stays: a bug to be seen.
@@ -317,5 +321,5 @@ def _softmax_rows(scores: Tensor, sinks: Tensor | None) -> tuple[Tensor, Tensor 
     if not bool(empty.any()):
         return weights, None
     # Again with harmless scores in the empty rows: the gradient of a softmax over minus infinities is NaN too.
-    weights = _softmax(scores.masked_fill(empty[..., None], 0.0), sinks)
+    weights = softmax_of(scores.masked_fill(empty[..., None], 0.0), sinks)
     return weights.masked_fill(empty[..., None], 0.0), empty

@@ -17,15 +17,15 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
-from mha_core.attention import AttentionInputs, AttentionWeights, attention_scores
+from mha_core.attention import AttentionInputs, AttentionWeights, attention_scores, softmax_of
 from mha_core.edits import BlockKeys, UniformWeights, edit_outputs
-from mha_core.masking import as_4d
+from mha_core.masking import as_4d, open_cells
 
 LARGE = 1 << 20  # cells of one head's map from which all heads' are not made where one will do
 _ROWS = 512  # queries at a time
 _LANES = 16  # numbers that a processor adds up at once: rows cut to a multiple of it sum to the same bits
 _MOST_KEPT = 64 * 2**20  # bytes of memory that is kept for the next head of anybody
-Look = Callable[[int, Tensor], None]
+Watch = Callable[[int, Tensor], None]
 Cut = tuple[slice, int]
 T = TypeVar("T")
 
@@ -92,7 +92,7 @@ def map_rows(inputs: AttentionInputs, function: Callable[[slice, Tensor], T]) ->
         return list(threads.map(one, _cuts(inputs, max(_LANES, _ROWS // inputs.query.shape[1] // _LANES * _LANES))))
 
 
-def outputs(inputs: AttentionInputs, look: Look | None = None) -> tuple[Tensor, tuple[int, ...]]:
+def outputs(inputs: AttentionInputs, look: Watch | None = None) -> tuple[Tensor, tuple[int, ...]]:
     """What a run needs of `inputs.attend()`: z [batch, head, query, d_head]; how many cells each `BlockKeys` closed.
 
     look: called with the number of a head and the weights [batch, head, query, key] of it and of those after it: all
@@ -122,13 +122,8 @@ def outputs(inputs: AttentionInputs, look: Look | None = None) -> tuple[Tensor, 
 
 def _is_plain(inputs: AttentionInputs) -> bool:
     """Whether scores, mask and softmax are all there is."""
-    return (
-        inputs.sinks is None and not inputs.edits and inputs.query.dtype == torch.float32 and not _has_gradient(inputs)
-    )
-
-
-def _has_gradient(inputs: AttentionInputs) -> bool:
-    return torch.is_grad_enabled() and (inputs.query.requires_grad or inputs.key.requires_grad)
+    asks_gradient = torch.is_grad_enabled() and (inputs.query.requires_grad or inputs.key.requires_grad)
+    return inputs.sinks is None and not inputs.edits and inputs.query.dtype == torch.float32 and not asks_gradient
 
 
 def _weigh_head(one: AttentionInputs, cuts: list[Cut], scratch: _Scratch) -> Tensor:
@@ -150,7 +145,7 @@ def _weigh_rows(inputs: AttentionInputs, cut: Cut, scratch: _Scratch) -> Tensor:
         part.query, part.key, mask=part.mask, bias=part.bias, scale=part.scale, softcap=part.softcap,
         out=scratch.room(0, shape, part.query),
     )  # fmt: skip
-    weights = torch.softmax(scores, -1, out=scratch.room(1, shape, part.query))
+    weights = softmax_of(scores, out=scratch.room(1, shape, part.query))
     if bool(weights[..., 0].isnan().any()):  # a row that may attend to nothing
         return part.weigh().weights
     return weights
@@ -182,7 +177,7 @@ def _find_cuts(inputs: AttentionInputs, n_rows: int) -> list[Cut]:
 
 def _n_open(mask: Tensor) -> int:
     """How many keys, from the first on, are not closed to all of these rows [batch, head, row, key]."""
-    is_open = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
+    is_open = open_cells(mask)
     if not bool(is_open.any(dim=-1).all()):  # the libraries let a row without an open key look at all keys evenly
         return mask.shape[3]
     return int(is_open.flatten(0, 2).any(dim=0).nonzero()[-1]) + 1

@@ -25,8 +25,9 @@ from mha_core.encoder_decoder import EncoderDecoder, Sizes
 from mha_core.hashing import file_sha256
 from mha_core.model import ModelDetails
 from mha_core.paths import asset
+from mha_core.pieces import visible
 from mha_core.pretrained import PretrainedModel
-from mha_core.tokens import Tokens, visible
+from mha_core.tokens import Tokens
 from mha_core.trace import OutputProjection, Site
 
 WEIGHTS = "date-translator.safetensors"

@@ -14,7 +14,7 @@ from torch import Tensor
 from mha_core.interventions import HeadAblation, InterventionError, Interventions
 from mha_core.metrics import kl_divergence, token_losses, token_movement
 from mha_core.model import Model
-from mha_core.tokens import readable
+from mha_core.pieces import readable
 from mha_core.trace import Trace
 
 

@@ -24,7 +24,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from mha_core.palette import Theme, diverging, sequential, stops
-from mha_core.tokens import visible
+from mha_core.pieces import visible
 from mha_core.trace import Trace
 from mha_core.view import max_pool
 

@@ -6,67 +6,35 @@ Layers, heads and positions count from 0. A negative position counts from the en
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
-SITES = ("self", "enc", "dec", "cross")
+from mha_core.head_ref import SITES, HeadRef, InterventionError
+from mha_core.plan_arguments import (
+    SiteShape,
+    absolute,
+    check_head,
+    check_knockout_heads,
+    head_tuple,
+    int_tuple,
+    reference_of,
+    require_only_with,
+    short_reference,
+    site_of,
+)
+
+__all__ = [
+    "KINDS",
+    "SITES",
+    "AttentionKnockout",
+    "HeadAblation",
+    "HeadRef",
+    "Intervention",
+    "InterventionError",
+    "Interventions",
+]
 KINDS = ("zero", "mean", "resample", "scale", "uniform")
-_HEAD_PATTERN = re.compile(r"^\s*(?:(self|enc|dec|cross)\.)?L([0-9]{1,4})H([0-9]{1,4})\s*$", re.IGNORECASE)
-
-
-class InterventionError(ValueError):
-    """A plan that cannot be carried out, as a sentence for the person who made it."""
-
-
-class SiteShape(Protocol):
-    """The sizes a plan is checked against."""
-
-    @property
-    def n_layers(self) -> int: ...
-    @property
-    def n_heads(self) -> int: ...
-
-
-@dataclass(frozen=True, order=True)
-class HeadRef:
-    """One query head. `str(HeadRef(1, 5))` is "L1H5"; `HeadRef(0, 2, site="cross")` is "cross.L0H2".
-
-    layer, head: from 0.
-    site: "self" in models with one stack; "enc", "dec" (self-attention) and "cross" in encoder-decoders.
-    """
-
-    layer: int
-    head: int
-    site: str = "self"
-
-    def __post_init__(self) -> None:
-        for name, value in (("layer", self.layer), ("head", self.head)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-                raise InterventionError(f"{name} is {value!r}; it must be a whole number from 0.")
-        if self.site not in SITES:
-            raise InterventionError(f"site is {self.site!r}; it must be one of {', '.join(SITES)}.")
-
-    def __str__(self) -> str:
-        prefix = "" if self.site == "self" else f"{self.site}."
-        return f"{prefix}L{self.layer}H{self.head}"
-
-    @classmethod
-    def parse(cls, text: str) -> HeadRef:
-        """Read "L1H5", "enc.L0H2", "dec.L0H2" or "cross.L0H2".
-
-        Raises:
-            InterventionError: the text is none of these.
-        """
-        match = _HEAD_PATTERN.match(text) if isinstance(text, str) else None
-        if match is None:
-            raise InterventionError(
-                f"{str(text)[:60]!r} is not a head; write it like L1H5 (layer 1, head 5, both counted from 0), "
-                "or enc.L0H2, dec.L0H2, cross.L0H2 in an encoder-decoder."
-            )
-        site, layer, head = match.groups()
-        return cls(int(layer), int(head), (site or "self").lower())
 
 
 @dataclass(frozen=True, init=False)
@@ -107,8 +75,8 @@ class HeadAblation:
     ) -> None:
         if kind not in KINDS:
             raise InterventionError(f"kind is {kind!r}; it must be one of {', '.join(KINDS)}.")
-        _require(kind, "resample", "source", source)
-        _require(kind, "scale", "factor", factor)
+        require_only_with(kind, "resample", "source", source)
+        require_only_with(kind, "scale", "factor", factor)
         if source is not None and (not isinstance(source, str) or not source.strip()):
             raise InterventionError(f"source is {source!r}; it must be a sentence.")
         if factor is not None and (isinstance(factor, bool) or not isinstance(factor, (int, float))):
@@ -118,12 +86,12 @@ class HeadAblation:
         if kind != "mean":
             reference = "corpus"  # one spelling per meaning, so that equal plans are equal
         _set(
-            self, heads=_head_tuple(heads), kind=kind, positions=_int_tuple("positions", positions),
-            reference=_reference(reference), source=source, factor=None if factor is None else float(factor),
+            self, heads=head_tuple(heads), kind=kind, positions=int_tuple("positions", positions),
+            reference=reference_of(reference), source=source, factor=None if factor is None else float(factor),
         )  # fmt: skip
 
     def __str__(self) -> str:
-        details = {"mean": f" ({_short_reference(self.reference)})", "resample": f" from {self.source!r}"}
+        details = {"mean": f" ({short_reference(self.reference)})", "resample": f" from {self.source!r}"}
         detail = f" × {self.factor:g}" if self.factor is not None else details.get(self.kind, "")
         where = "" if self.positions is None else f" at positions {', '.join(map(str, self.positions))}"
         return f"{self.kind}{detail}: {', '.join(map(str, self.heads))}{where}"
@@ -159,9 +127,9 @@ class AttentionKnockout:
             dict.fromkeys(HeadRef.parse(h) if isinstance(h, str) else h for h in heads)
         )  # fmt: skip
         if parsed is not None:
-            _check_knockout_heads(parsed, layers, site)
-        _set(self, src=_int_tuple("src", src), dst=_int_tuple("dst", dst), heads=parsed,
-             layers=_int_tuple("layers", layers), site=site)  # fmt: skip
+            check_knockout_heads(parsed, layers, site)
+        _set(self, src=int_tuple("src", src), dst=int_tuple("dst", dst), heads=parsed,
+             layers=int_tuple("layers", layers), site=site)  # fmt: skip
 
     def heads_of(self, layer: int, n_heads: int) -> tuple[int, ...]:
         """The head numbers of one layer that this knockout concerns."""
@@ -264,65 +232,6 @@ def _set(instance: object, **fields: Any) -> None:
         object.__setattr__(instance, name, value)
 
 
-def _require(kind: str, needs: str, name: str, value: object) -> None:
-    if kind == needs and value is None:
-        raise InterventionError(f"kind {kind!r} needs {name}; none was given.")
-    if kind != needs and value is not None:
-        raise InterventionError(f"{name} was given with kind {kind!r}; only kind {needs!r} uses it.")
-
-
-def _head_tuple(heads: Iterable[HeadRef | str] | HeadRef | str) -> tuple[HeadRef, ...]:
-    if isinstance(heads, (HeadRef, str)):
-        heads = (heads,)
-    parsed = tuple(dict.fromkeys(h if isinstance(h, HeadRef) else HeadRef.parse(h) for h in heads))
-    if not parsed:
-        raise InterventionError("An ablation needs at least one head, such as L1H5; none was given.")
-    return parsed
-
-
-def _int_tuple(name: str, values: Iterable[int] | None) -> tuple[int, ...] | None:
-    if values is None:
-        return None
-    numbers = tuple(dict.fromkeys(values))
-    if not numbers:
-        raise InterventionError(f"{name} is empty; give at least one number, or leave it out to mean all.")
-    for number in numbers:
-        if isinstance(number, bool) or not isinstance(number, int):
-            raise InterventionError(f"{name} holds {number!r}; it must hold whole numbers.")
-    return numbers
-
-
-def _reference(reference: str | Sequence[str]) -> str | tuple[str, ...]:
-    if isinstance(reference, str):
-        if reference not in ("corpus", "sentence"):
-            raise InterventionError(
-                f'reference is {reference[:60]!r}; it must be "corpus", "sentence", or a tuple of sentences.'
-            )
-        return reference
-    sentences = tuple(reference)
-    if not sentences or not all(isinstance(s, str) and s.strip() for s in sentences):
-        raise InterventionError("reference must hold at least one sentence and no empty one.")
-    return sentences
-
-
-def _short_reference(reference: str | tuple[str, ...]) -> str:
-    return f"of the {reference}" if isinstance(reference, str) else f"of {len(reference)} sentences"
-
-
-def _check_knockout_heads(heads: tuple[Any, ...], layers: object, site: str) -> None:
-    if not heads:
-        raise InterventionError("heads is empty; name at least one head, or leave it out to mean every head.")
-    refs = [h for h in heads if isinstance(h, HeadRef)]
-    numbers = [h for h in heads if isinstance(h, int) and not isinstance(h, bool) and h >= 0]
-    if len(refs) + len(numbers) != len(heads) or (refs and numbers):
-        raise InterventionError("heads must all be HeadRefs (L1H5) or all be head numbers from 0.")
-    if refs and layers is not None:
-        raise InterventionError("layers was given together with heads that name their own layer; leave one out.")
-    strangers = [str(h) for h in refs if h.site != site]
-    if strangers:
-        raise InterventionError(f"{', '.join(strangers)} is not in site {site!r}, which this knockout is for.")
-
-
 def _check_overlaps(ablations: tuple[HeadAblation, ...]) -> None:
     """Two edits of one head at one position would make the result depend on their order."""
     seen: dict[HeadRef, list[tuple[int, ...] | None]] = {}
@@ -374,32 +283,6 @@ def _item_from_dict(data: Any, number: int) -> Intervention:
         raise InterventionError(f"Item {number} of the plan cannot be read: {str(error).rstrip('.')}.") from None
 
 
-def _site_of(sites: Mapping[str, SiteShape], site: str, what: str) -> SiteShape:
-    if site not in sites:
-        raise InterventionError(f"{what} is in {site!r}; this model has {', '.join(sites)}.")
-    return sites[site]
-
-
-def _check_head(sites: Mapping[str, SiteShape], head: HeadRef) -> None:
-    shape = _site_of(sites, head.site, str(head))
-    for what, number, count in (("layer", head.layer, shape.n_layers), ("head", head.head, shape.n_heads)):
-        if number >= count:
-            raise InterventionError(
-                f"{head} names {what} {number}; this model has {count} {what}s there, numbered 0 to {count - 1}."
-            )
-
-
-def _absolute(numbers: tuple[int, ...], length: int, what: str) -> tuple[int, ...]:
-    """Positions counted from 0, checked against `length` tokens."""
-    for number in numbers:
-        if not -length <= number < length:
-            raise InterventionError(
-                f"{what} {number} does not exist; the sentence has {length} tokens, numbered 0 to {length - 1} "
-                f"(or -{length} to -1 from the end)."
-            )
-    return tuple(dict.fromkeys(number % length for number in numbers))
-
-
 def _validated(
     item: Intervention, sites: Mapping[str, SiteShape], lengths: Mapping[str, tuple[int, int]] | None
 ) -> Intervention:
@@ -412,13 +295,13 @@ def _valid_ablation(
     item: HeadAblation, sites: Mapping[str, SiteShape], lengths: Mapping[str, tuple[int, int]] | None
 ) -> HeadAblation:
     for head in item.heads:
-        _check_head(sites, head)
+        check_head(sites, head)
     if lengths is None or item.positions is None:
         return item
     query_lengths = {lengths[head.site][0] for head in item.heads}
     if len(query_lengths) > 1:
         raise InterventionError("positions were given for heads whose sites differ in length; split the ablation.")
-    positions = _absolute(item.positions, query_lengths.pop(), "position")
+    positions = absolute(item.positions, query_lengths.pop(), "position")
     return HeadAblation(
         item.heads, item.kind, positions, reference=item.reference, source=item.source, factor=item.factor
     )
@@ -427,13 +310,13 @@ def _valid_ablation(
 def _valid_knockout(
     item: AttentionKnockout, sites: Mapping[str, SiteShape], lengths: Mapping[str, tuple[int, int]] | None
 ) -> AttentionKnockout:
-    _site_of(sites, item.site, "The knockout")
+    site_of(sites, item.site, "The knockout")
     for layer in item.layers or ():
-        _check_head(sites, HeadRef(layer, 0, item.site))
+        check_head(sites, HeadRef(layer, 0, item.site))
     for head in item.heads or ():
-        _check_head(sites, head if isinstance(head, HeadRef) else HeadRef(0, head, item.site))
+        check_head(sites, head if isinstance(head, HeadRef) else HeadRef(0, head, item.site))
     if lengths is None:
         return item
     n_queries, n_keys = lengths[item.site]
-    src, dst = _absolute(item.src, n_keys, "src"), _absolute(item.dst, n_queries, "dst")
+    src, dst = absolute(item.src, n_keys, "src"), absolute(item.dst, n_queries, "dst")
     return AttentionKnockout(src, dst, item.heads, item.layers, item.site)

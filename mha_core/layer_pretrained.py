@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from mha_core.attention import AttentionInputs
 from mha_core.backend import CapturedCall, capturing
 from mha_core.encoder_decoder import SiteAttention
+from mha_core.masking import open_cells
 
 if TYPE_CHECKING:
     from mha_core.layer import MultiHeadAttention
@@ -104,7 +105,7 @@ def _is_causal(inputs: AttentionInputs) -> bool:
     n_queries, n_keys = inputs.query.shape[2], inputs.key.shape[2]
     if inputs.mask is None or n_queries != n_keys:
         return inputs.causal
-    mask = inputs.mask if inputs.mask.dtype == torch.bool else inputs.mask > torch.finfo(inputs.mask.dtype).min / 2
+    mask = open_cells(inputs.mask)
     future = torch.ones(n_queries, n_keys, dtype=torch.bool, device=mask.device).triu(1)
     return not bool((mask & future).any())
 

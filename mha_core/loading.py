@@ -1,34 +1,21 @@
-"""Load a model onto our attention, and find by probing where it attends."""
+"""Load a model onto our attention."""
 
 from __future__ import annotations
 
 import json
 import struct
 import warnings
-from collections import defaultdict
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
 from safetensors import SafetensorError
-from torch import Tensor, nn
+from torch import nn
 from transformers import AutoConfig, AutoTokenizer
 from transformers.models.auto import modeling_auto
 
-from mha_core.backend import (
-    ATTENTION_NAME,
-    Call,
-    CapturedCall,
-    SlotKey,
-    Slots,
-    find_output_projections,
-    running,
-    watch_base,
-    watch_projections,
-)
-from mha_core.blocks import find_blocks, watch_blocks
+from mha_core.backend import ATTENTION_NAME
 from mha_core.catalogue import (
     DATE_TRANSLATOR,
     OWN_LAYER,
@@ -45,11 +32,10 @@ from mha_core.devices import HOME, Placement, placement_of
 from mha_core.hashing import weights_sha256
 from mha_core.model import Model, ModelDetails
 from mha_core.pretrained import PretrainedModel
+from mha_core.probing import probe, unsupported
 from mha_core.tokens import token_limit
-from mha_core.trace import Site
 
 MAX_TOKENS = 2048  # scores of 9 heads at 2,048 tokens are 151 MB a layer; beyond, one layer no longer fits a laptop
-_PARITY = 1e-3
 _HEADLESS = "encoder"
 _BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I8": 1, "U8": 1, "F8_E4M3": 1, "F8_E5M2": 1}
 
@@ -99,7 +85,7 @@ def load_model(
     kind, hf = _load_transformers(files, placement)
     tokenizer = _load_tokenizer(files)
     report("Finding the heads")
-    return _probe(name, kind, hf, tokenizer, files, placement)
+    return _probed(name, kind, hf, tokenizer, files, placement)
 
 
 def _load_transformers(files: ModelFiles, placement: Placement) -> tuple[str, nn.Module]:
@@ -115,10 +101,10 @@ def _load_transformers(files: ModelFiles, placement: Placement) -> tuple[str, nn
             kind = _HEADLESS  # the file has no output head: random logits would be a lie
             hf, info = _from_pretrained(transformers.AutoModel, files.folder, placement)
     except KeyError as error:  # families with a table of attention classes of their own do not know ours
-        raise _unsupported(config) from error
+        raise unsupported(config) from error
     except (ValueError, RuntimeError, OSError, SafetensorError) as error:
         if "attn_implementation" in str(error) or "attention implementation" in str(error):
-            raise _unsupported(config) from error
+            raise unsupported(config) from error
         raise ModelUnsupportedError(
             f"The files of the {files.origin} cannot be read: {str(error).strip().splitlines()[0][:200]}"
         ) from error
@@ -224,130 +210,15 @@ def _n_weights(folder: Path) -> int:
     return total
 
 
-def _unsupported(
-    config: Any, why: str = "computes its attention in a way that ours cannot stand in for"
-) -> ModelUnsupportedError:
-    return ModelUnsupportedError(
-        f"Models of the family {config.model_type!r} are not supported: this family {why}. Choose a model of another "
-        "family, such as BERT, GPT-2, Llama or T5."
-    )
-
-
-def _probe(
+def _probed(
     name: str, kind: str, hf: Any, tokenizer: Any, files: ModelFiles, placement: Placement
 ) -> PretrainedModel:  # fmt: skip
-    """Run a few tokens through a model nobody else can see yet, and learn where it attends."""
-    run = _probe_run(hf, kind)
-    try:
-        watch_base(_base(hf, kind, run))
-        with torch.inference_mode():
-            calls, projections = find_output_projections(hf, run)
-    except (RuntimeError, TypeError, KeyError, AttributeError, IndexError) as error:
-        raise _unsupported(hf.config, f"cannot be run with it ({str(error)[:120]})") from error
-    sites, slots = _sites(calls, projections, kind, hf)
-    _check_parity(hf, run, slots)
-    watch_projections(slots.projections)
-    blocks = find_blocks(hf, slots.modules, {name: site.n_layers for name, site in sites.items()})
-    watch_blocks(blocks)
+    found = probe(hf, kind)
     return PretrainedModel(
-        name=name, kind=kind, hf=hf, tokenizer=tokenizer, slots=slots, sites=sites, blocks=blocks,
+        name=name, kind=kind, hf=hf, tokenizer=tokenizer, slots=found.slots, sites=found.sites, blocks=found.blocks,
         max_tokens=token_limit(tokenizer, hf.config, MAX_TOKENS), details=_details(name, hf, files, placement),
         placement=placement,
     )  # fmt: skip
-
-
-def _base(hf: Any, kind: str, run: Callable[[], object]) -> nn.Module:
-    """The trunk whose last hidden states the output head reads: the outermost part that a run really calls.
-
-    (OPT's language model calls its decoder and never the model around it.)
-    """
-    if kind == "seq2seq":
-        return hf.get_decoder()  # type: ignore[no-any-return]
-    candidates = [hf.base_model, hf.get_decoder()] if kind == "causal-lm" else [hf.base_model]
-    called: list[nn.Module] = []
-    handles = [part.register_forward_pre_hook(lambda module, args: called.append(module)) for part in candidates]
-    try:
-        with torch.inference_mode():
-            run()
-    finally:
-        for handle in handles:
-            handle.remove()
-    if not called:
-        raise _unsupported(hf.config)
-    return called[0]
-
-
-def _probe_run(hf: Any, kind: str) -> Callable[[], Tensor]:
-    """A forward pass over ids that no family treats specially, with more source than target positions."""
-    device = hf.get_input_embeddings().weight.device
-    source, target = torch.tensor([[5, 6, 7, 8, 9]]).to(device), torch.tensor([[5, 6, 7]]).to(device)
-    arguments = {"input_ids": source, "attention_mask": torch.ones_like(source)}
-    if kind == "seq2seq":
-        arguments |= {"decoder_input_ids": target}
-    if kind in ("causal-lm", "seq2seq"):
-        arguments |= {"use_cache": False}  # type: ignore[dict-item]
-    return lambda: hf(**arguments)[0]
-
-
-def _sites(
-    calls: list[CapturedCall], projections: list[nn.Module | None], kind: str, hf: Any
-) -> tuple[dict[str, Site], Slots]:
-    """Sort the calls of one run into sites by the lengths of their queries and keys, and number the layers."""
-    by_site: dict[str, list[int]] = defaultdict(list)
-    names = {(5, 5): "enc", (3, 3): "dec", (3, 5): "cross"} if kind == "seq2seq" else {(5, 5): "self"}
-    for number, call in enumerate(calls):
-        lengths = call.inputs.query.shape[2], call.inputs.key.shape[2]
-        if lengths not in names:
-            raise _unsupported(hf.config, f"attends from {lengths[0]} to {lengths[1]} positions where 5 were given")
-        by_site[names[lengths]].append(number)
-    if (
-        any(p is None for p in projections)
-        or set(by_site) != set(names.values())
-        or not _all_layers(by_site, hf.config)
-    ):
-        raise _unsupported(hf.config)
-    modules: dict[nn.Module, tuple[SlotKey, ...]] = {}
-    slots: dict[SlotKey, nn.Module] = {}
-    sites = {}
-    for site in names.values():
-        for layer, number in enumerate(by_site[site]):
-            modules[calls[number].module] = (*modules.get(calls[number].module, ()), (site, layer))
-            slots[site, layer] = projections[number]  # type: ignore[assignment]
-        sites[site] = _site(site, [calls[number] for number in by_site[site]], kind, hf)
-    return sites, Slots(modules, slots)
-
-
-def _all_layers(by_site: dict[str, list[int]], config: Any) -> bool:
-    """Every layer attended: a layer that does not (a state-space layer, say) would shift all layer numbers."""
-    encoder = getattr(config, "encoder_layers", None) or config.num_hidden_layers
-    decoder = getattr(config, "decoder_layers", None) or getattr(config, "num_decoder_layers", None) or encoder
-    expected = {"self": config.num_hidden_layers, "enc": encoder, "dec": decoder, "cross": decoder}
-    return all(len(numbers) == expected[site] for site, numbers in by_site.items())
-
-
-def _site(name: str, calls: list[CapturedCall], kind: str, hf: Any) -> Site:
-    shapes = {(*c.inputs.query.shape[1::2], c.inputs.key.shape[1], c.output.shape[-1]) for c in calls}
-    if len(shapes) > 1:
-        raise _unsupported(hf.config, "has layers with different numbers of heads")
-    n_heads, _, n_kv_heads, d_value = shapes.pop()
-    causal = name == "dec" or (name == "self" and kind == "causal-lm")
-    return Site(len(calls), n_heads, n_kv_heads, d_value, causal)
-
-
-def _check_parity(hf: Any, run: Callable[[], Tensor], slots: Slots) -> None:
-    """Our attention against the library's on the same object: a family that passes its attention something that ours
-    does not know is refused here, instead of showing wrong maps.
-    """
-    hidden = []
-    for kernel in ("own", "library"):
-        with torch.inference_mode(), running(Call(slots, record=False, kernel=kernel)) as call:
-            run()
-        assert call.hidden is not None
-        hidden.append(call.hidden)
-    own, library = hidden
-    tolerance = max(_PARITY, 16 * torch.finfo(own.dtype).eps)  # half precision rounds in each of many layers
-    if not bool((own - library).abs().max() <= tolerance * (1 + library.abs().max())):
-        raise _unsupported(hf.config)
 
 
 def _details(name: str, hf: Any, files: ModelFiles, placement: Placement) -> ModelDetails:

@@ -40,9 +40,7 @@ class LayerMaps(LayerNumbers):
         row = self.frame.row_of(position, self.trace.site_tokens(self.site)[0], self.look.options.words)
         return len(self.frame.query_labels) - 1 if row is None else row
 
-    def grid_view(
-        self, selected: int, ring: str, values: ArrayLike | None = None, *, exact: bool = False
-    ) -> View:  # fmt: skip
+    def grid_view(self, selected: int, ring: str, values: ArrayLike | None = None, *, exact: bool = False) -> View:
         """All heads side by side, on one colour scale; pooled by maximum (and said so) when the text is long.
 
         values: of the measure `ring`, [head], where they are at hand. exact: float32 also where a long text's maps

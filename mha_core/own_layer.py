@@ -20,10 +20,11 @@ from mha_core.attention_by_head import outputs
 from mha_core.catalogue import OWN_LAYER, ModelNotFoundError, ModelTooLargeError
 from mha_core.layer import MultiHeadAttention
 from mha_core.model import Model, ModelDetails, Observe, Progress
+from mha_core.pieces import visible
 from mha_core.positions import sinusoidal_positions
 from mha_core.resolve import Resolved
 from mha_core.run_inputs import RunInputs
-from mha_core.tokens import InputError, Tokens, ordinary_notes, require_text, split_words, typed_marks, visible
+from mha_core.tokens import InputError, Tokens, ordinary_notes, require_text, split_words, typed_marks
 from mha_core.trace import OutputProjection, Site, Trace
 
 D_MODEL, N_HEADS, SEED = 64, 8, 0

@@ -15,9 +15,10 @@ from mha_core.attention import AttentionInputs
 from mha_core.backend import Call, SlotKey, Slots, running
 from mha_core.devices import HOME, Placement, at_home
 from mha_core.model import Model, ModelDetails, Observe, Progress
+from mha_core.pieces import piece_surface
 from mha_core.resolve import Resolved
 from mha_core.run_inputs import RunInputs, batch_arguments
-from mha_core.tokens import InputError, Tokens, piece_surface, tokenize, tokens_from_ids
+from mha_core.tokens import InputError, Tokens, tokenize, tokens_from_ids
 from mha_core.trace import OutputProjection, Site, Trace
 
 MAX_NEW_TOKENS = 64

@@ -123,6 +123,9 @@ class Trace:
         heads.
         """
         record = self._records[self._slot(layer, site)]
+        n_heads = record.query.shape[1]
+        if not 0 <= head < n_heads:
+            raise ValueError(f"head is {head}; this site has {n_heads} heads, numbered 0 to {n_heads - 1}.")
         if not is_large(record) or self.holds_weights(layer, site):
             return self.weights(layer, site)[head]
         with torch.inference_mode():

@@ -22,7 +22,8 @@ from mha_core.effects import (
 from mha_core.interventions import InterventionError
 from mha_core.metrics import cosine_similarity, sentence_embedding
 from mha_core.model import Model
-from mha_core.tokens import InputError, readable, visible
+from mha_core.pieces import readable, visible
+from mha_core.tokens import InputError
 from mha_core.trace import Trace
 from mha_core.ui import effects
 from mha_core.ui.session import current, run

@@ -312,7 +312,7 @@ def _averaging(maps: LayerMaps) -> None:
         st.table(
             {
                 "head": [maps.name(head) for head in order],
-                "JS divergence from the average": [f"{divergence[head]:.4f}" for head in order],
+                "JS divergence from the average, nats": [f"{divergence[head]:.4f}" for head in order],
             }
         )
 

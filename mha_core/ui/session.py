@@ -174,7 +174,9 @@ class Working:
             del st.session_state[_STOPPED]
         if self.show and self.key == st.session_state.get(_STOPPED):
             with self.place.container():
-                st.info("Stopped, as you asked.", icon=":material/pause:")
+                st.info(
+                    "Stopped, as you asked. The text is kept: run it after all, or change it.", icon=":material/pause:"
+                )
                 st.button("Run it", key="run_again", on_click=lambda: st.session_state.pop(_STOPPED, None))
             write_url()
             st.stop()

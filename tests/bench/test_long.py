@@ -57,7 +57,7 @@ def test_a_long_text_in_the_app(serve: Servers, page: Page) -> None:
     page.get_by_text("15 of 30").wait_for(timeout=120_000)
     began = time.perf_counter()
     stop.click()
-    page.get_by_text("Stopped, as you asked.").wait_for(timeout=60_000)
+    page.get_by_text("Stopped, as you asked").wait_for(timeout=60_000)
     stopping = time.perf_counter() - began
     memory["after a run that was stopped"] = resident_bytes(pid)
 

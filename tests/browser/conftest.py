@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import signal
@@ -19,6 +20,8 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, sync_playwright
 
+from mha_core.standalone import to_html
+from mha_core.view import View
 from tests.chromium import ADVICE, NoChromiumError, find
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -133,6 +136,25 @@ def watch(page: Page, errors: list[str]) -> None:
     page.on("console", on_console)
     page.on("pageerror", lambda error: errors.append(f"exception: {error}"))
     page.on("request", on_request)
+
+
+@pytest.fixture
+def offline(new_page: Callable[..., Page], tmp_path: Path) -> Callable[..., Page]:
+    """Open a view's own HTML file from the disk; anything it asks a network fails the test."""
+    number = itertools.count()
+
+    def open_view(view: View, title: str = "A view", **options: Any) -> Page:
+        path = tmp_path / f"view-{next(number)}.html"
+        path.write_text(to_html(view, title), encoding="utf-8")
+        page = new_page(**{"viewport": {"width": 1100, "height": 900}, **options})
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto(path.as_uri())
+        page.locator(".hs-maps[data-painted]").wait_for()
+        assert asked == [path.as_uri()]
+        return page
+
+    return open_view
 
 
 @pytest.fixture

@@ -20,7 +20,8 @@ from transformers import AutoConfig, AutoTokenizer, ByT5Tokenizer, MarianTokeniz
 
 from mha_core import InputError, Tokens, load_model
 from mha_core.catalogue import MINILM, SMOLLM2, Package, find_files
-from mha_core.tokens import clean_text, piece_surface, split_words, token_limit, tokenize, tokens_from_ids, visible
+from mha_core.pieces import piece_surface, visible
+from mha_core.tokens import clean_text, split_words, token_limit, tokenize, tokens_from_ids
 from tests.tiny import SENTENCES, tiny_tokenizer
 
 # What people really type, and what broke other tools.
